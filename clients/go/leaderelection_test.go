@@ -567,6 +567,20 @@ func TestLog(t *testing.T) {
 	}
 }
 
+func TestHint(t *testing.T) {
+	for _, state := range []string{"3F000", "42883", "42501"} {
+		l := New(Options{})
+		l.report(&pq.Error{Code: pq.ErrorCode(state), Message: "no"})
+		want := "refused: " + state + " no"
+		if state != "42501" {
+			want += " (CREATE EXTENSION leader_election, or portable.sql?)"
+		}
+		if l.State() != want {
+			t.Errorf("%q, not %q", l.State(), want)
+		}
+	}
+}
+
 type asking func()
 
 func (a asking) Write(line []byte) (int, error) {

@@ -161,7 +161,7 @@ func describe(err error) string {
 	case "":
 		return text
 	case "3F000", "42883":
-		return state + " " + text + " (the database lacks the extension: CREATE EXTENSION leader_election, or portable.sql)"
+		return state + " " + text + " (CREATE EXTENSION leader_election, or portable.sql?)"
 	default:
 		return state + " " + text
 	}

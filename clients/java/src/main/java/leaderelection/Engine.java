@@ -1,7 +1,13 @@
 /*
  * Engine.java
- *		What keeps a candidate standing: one turn after the other, and what an
- *		error means. See LeaderElection.java.
+ *		Keeps a candidate standing: a thread takes one turn after the other. A
+ *		session and a detached candidate (LeaderElection.java) differ in how they
+ *		call the server. In this order: turns, calls, and what an error means.
+ *
+ * A turn does one of these: it gives back what is lost and still ours at the
+ * server; it gives up because the health check fails; it renews; it stands. The
+ * loop between two turns ends when the next one is due, or something has
+ * changed: another thread has lost the lease, or closed the client.
  */
 package leaderelection;
 
@@ -15,38 +21,38 @@ import java.util.*;
 import java.util.concurrent.*;
 import leaderelection.LeaderElection.*;
 
-/** What keeps a candidate standing. A session and a detached one differ in how they call. */
 abstract class Engine extends Leadership {
     static final String RENEW = "SELECT term, remaining_ms, yielding FROM leader_election.renew("
         + "?, term => ?::pg_catalog.int8, metadata => ?::pg_catalog.jsonb)";
     /**
-     * What a server says to who may not log in. 08004 is the driver's: no password is known.
-     * 25001 is ours: a pool lends what is in a transaction.
+     * A server does not let us in. 08004 is the driver's: no password is known. 25001 is ours: a pool
+     * lends a connection that is in a transaction.
      */
     private static final String LOGIN_REFUSED = "28...|3D000|42501|08004|25001";
-    /** What would be answered the same again, if a primary says it after login. */
-    private static final String HOPELESS = "28...|3D000|22023|0A000|25001";
+    /** After login: a person has to mend it, if a primary says so for long. */
+    private static final String CALL_REFUSED = "28...|3D000|22023|0A000|25001";
+    /** The schema, or a function in it, is missing. */
+    private static final String NOT_INSTALLED = "3F000|42883";
     private static final long MOST_BACK_OFF = 5 * SECOND, LOG_AGAIN = 60 * SECOND;
     private static final int MOST_ATTEMPTS = 10;    // in a second
 
     final long callTimeout = o.callTimeout.toNanos();
     private final int share;       // of what remains of a lease at the server, one part in so many
-    private final long between;    // from one question to the next of who does not lead
-    private final CompletableFuture<Void> closing = new CompletableFuture<>();
+    private final long between;    // two attempts of a follower
     private final CompletableFuture<Void> finished = new CompletableFuture<>();
 
-    // The rest is the engine's alone.
+    // What follows is used by the engine's thread alone.
     Connection connection;    // a session's, or the pool's for this turn
     boolean known;            // the server may know that we stand
     long askAt = now();       // when to call the server
     private Addresses addresses;
-    private Address at;
-    private Refusal hopeless;    // a primary's, if that was its last word
+    private Address at;           // where the connection is, or was tried; null: none was found
+    private Refusal callRefused;  // a primary's, if that was its last word
     private long backOff = SECOND / 10;
     private final Deque<Long> attempts = new ArrayDeque<>();    // the last MOST_ATTEMPTS
-    private CompletableFuture<Boolean> check;
+    private CompletableFuture<Boolean> check;    // the health check that was asked last
     private boolean troubled;
-    private final Map<String, Long> logged = new HashMap<>();
+    private final Map<String, Long> logged = new HashMap<>();    // when each kind of trouble was
 
     Engine(Options options, int share, long between) {
         super(options, options.executor);
@@ -54,12 +60,15 @@ abstract class Engine extends Leadership {
         this.between = between;
     }
 
+    // What a session and a detached candidate do each in its own way
+
+    /** Connects to a primary that takes us, at this address. */
     abstract Connection open(Address at) throws Exception;
 
-    /** What one does who has nothing to ask. Returns soon. */
+    /** Waits for news between two turns, and returns soon, to be called again. */
     abstract void watch(Lease held) throws Exception;
 
-    /** Stands. Null: we are not elected. */
+    /** Asks to be elected. Null: we are not. */
     abstract Lease stand() throws Exception;
 
     /** Null: the server says that we do not lead. */
@@ -71,18 +80,21 @@ abstract class Engine extends Leadership {
     /** After an error: what is left of our leadership, and of our connection. */
     abstract void keepOrLose(SQLException e);
 
+    /** Gives a pool its connection back. */
     abstract void endTurn() throws Exception;
 
     /** Ends connections in peace: what is said last is heard. */
     abstract void hangUp();
 
-    final void start(Addresses of) {
-        addresses = of;
-        POOL.execute(this::run);
+    // ---------------------------------------------------------------------- turns
+
+    final void start(Addresses addresses) {
+        this.addresses = addresses;
+        THREADS.execute(this::run);
     }
 
     private void run() {
-        while (!closed || known)
+        while (!isClosing() || known)
             try {
                 turn();
             } catch (Throwable t) {
@@ -99,7 +111,7 @@ abstract class Engine extends Leadership {
         Lease held = lease;
         while (isIdle(held))
             watch(held);
-        if (isLost()) {
+        if (isLosing()) {
             giveBack();
         } else if (!isWell()) {
             lose("unhealthy");
@@ -118,13 +130,13 @@ abstract class Engine extends Leadership {
      * Under the lock, which lose() has until its handler is queued: else giveBack() might wait for
      * the handlers before that, and the next one lead while our work goes on [HANDLER=lost:block].
      */
-    private synchronized boolean isLost() { return owed != null || closed; }
+    private synchronized boolean isLosing() { return owed != null || isClosing(); }
 
     private boolean isIdle(Lease held) {
-        return lease == held && owed == null && !closed && askAt - now() > 0;
+        return lease == held && owed == null && !isClosing() && askAt - now() > 0;
     }
 
-    /** Before its time, but however many notifications there are, only so often [spin]. */
+    /** Have the next turn earlier, but not sooner than however many notifications allow [spin]. */
     final void askSoon() { askAt = Math.min(askAt, attempts.getLast() + SECOND / MOST_ATTEMPTS); }
 
     /** For so long, or until something has changed. */
@@ -137,11 +149,11 @@ abstract class Engine extends Leadership {
     private void ask(Lease held) throws Exception {
         long started = now();
         connect();
-        if (closed)
+        if (isClosing())
             return;
         Lease granted = held == null ? stand() : renew(held);
         reportAnswer();
-        hopeless = null;
+        callRefused = null;
         backOff = SECOND / 10;
         if (granted == null) {
             lose("not renewed");
@@ -150,25 +162,10 @@ abstract class Engine extends Leadership {
         }
         askAt = granted.renewAt;
         if (extend(held, granted))
-            CompletableFuture.delayedExecutor(granted.deadline - now(), NANOSECONDS, POOL)
+            CompletableFuture.delayedExecutor(granted.deadline - now(), NANOSECONDS, THREADS)
                 .execute(this::expire);
         else
             owed = granted;    // it came too late, or nobody was told of it
-    }
-
-    private void connect() throws Exception {
-        attempts.add(now());
-        if (attempts.size() > MOST_ATTEMPTS)
-            attempts.remove();
-        if (connection != null)
-            return;
-        at = null;
-        if (addresses.roundIsOver())
-            addresses.begin(within(callTimeout, addresses.all));
-        at = addresses.next();
-        connection = open(at);
-        addresses.note(at, null);
-        addresses.startOver();
     }
 
     /**
@@ -203,83 +200,29 @@ abstract class Engine extends Leadership {
         }
     }
 
-    /** After an error: what it means, and when to try again. Never fails. */
-    private void recover(Throwable t) {
-        SQLException e = sqlCause(t);
-        judge(e);
-        askAt = now();
-        if (addresses.roundIsOver()) {
-            Lease held = lease;    // an outage may end just before our deadline: so try often
-            if (held != null)
-                backOff = Math.min(backOff, (held.deadline - held.renewAt) / 16);
-            askAt += (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
-            backOff = Math.min(2 * backOff, MOST_BACK_OFF);
-        }
-        if (attempts.size() == MOST_ATTEMPTS)
-            askAt = Math.max(askAt, attempts.peek() + SECOND);
-        keepOrLose(e);
+    /** The engine sees it, gives back, and finishes. */
+    @Override void whenClosing() { }
+
+    @Override public void close() {
+        super.close();
+        if (!handlers.areInside())
+            finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
     }
 
-    /**
-     * What an error says of us. One server's word may be that of a standby that lags behind: so
-     * all addresses have to refuse us, or a primary after login, and for a while [refused by
-     * the standby].
-     */
-    private void judge(SQLException e) {
-        String state = e.getSQLState(), text = firstLine(e) + (at == null ? "" : " [" + at + "]");
-        SQLException lasting = null;
-        if (e instanceof NoSession) {
-            lasting = e;
-        } else if (connection == null) {
-            boolean refused = state.matches(LOGIN_REFUSED);
-            report(refused ? "refused" : "unreachable", state, text);
-            if (at != null)
-                addresses.note(at, refused ? e : null);
-            lasting = addresses.verdict(o.refusalTimeout);
-        } else if (!isAnswer(e) || !isPrimary()) {
-            report("unreachable", state, text);
-        } else {
-            report("refused", state, text + (state.matches("3F000|42883|42P01")
-                ? " (CREATE EXTENSION leader_election, or portable.sql?)" : ""));
-            hopeless = !state.matches(HOPELESS) ? null : hopeless != null ? hopeless : new Refusal();
-            if (hopeless != null && hopeless.lasted(o.refusalTimeout))
-                lasting = e;
-        }
-        if (lasting != null && !closed)
-            fail(lasting);
-    }
+    // ---------------------------------------------------------------------- calls
 
-    /** A pool may have any server's connections. If this one answers no more it is none. */
-    private boolean isPrimary() {
-        try {
-            return !(Boolean) within(callTimeout, () ->
-                query(connection, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
-        } catch (Exception e) {
-            return false;
-        }
-    }
-
-    /** What state() says from now on. Trouble is logged when it begins, then once a minute. */
-    private void report(String what, String sqlState, String text) {
-        attempt = what.equals("unhealthy") ? what
-            : what + ": " + (what.equals("refused") ? sqlState + " " : "") + text;
-        troubled = true;
-        logOnce(what + sqlState, closed ? DEBUG : WARNING, what + ": " + text + " (" + sqlState + ")");
-    }
-
-    final void reportAnswer() {
-        attempt = "standing";
-        if (troubled)
-            logOnce("", INFO, "the server answers again");
-        troubled = false;
-    }
-
-    final void logOnce(String kind, System.Logger.Level level, String text) {
-        long last = logged.getOrDefault(kind, now() - LOG_AGAIN);
-        if (now() - last < LOG_AGAIN)
+    /** Connects, unless we are connected: an attempt, of which recover() allows so many. */
+    private void connect() throws Exception {
+        attempts.add(now());
+        if (attempts.size() > MOST_ATTEMPTS)
+            attempts.remove();
+        if (connection != null)
             return;
-        logged.put(kind, now());
-        LOG.log(level, "election " + o.election + ": " + text);
+        at = null;    // and so it stays if no address can be found
+        at = addresses.next(callTimeout);
+        connection = open(at);
+        addresses.note(at, null);
+        addresses.endRound();
     }
 
     /** A statement of ours over our connection. */
@@ -310,18 +253,98 @@ abstract class Engine extends Leadership {
         CompletableFuture<Connection> c = async(how);
         waitOrClose(c, ns);
         try {
-            return answerOf(c, closed ? callTimeout : 0);
+            return answerOf(c, isClosing() ? callTimeout : 0);
         } catch (SQLTimeoutException e) {
             c.thenAccept(late -> disconnect(late, null));
             throw e;
         }
     }
 
-    @Override void whenClosed() {
-        closing.complete(null);
-        if (!handlers.areInside())
-            finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
+    // -------------------------------------------------- what an error means for us
+
+    /** After an error: what it means, and when to try again. Never fails. */
+    private void recover(Throwable t) {
+        SQLException e = sqlCause(t);
+        judge(e);
+        askAt = now();
+        if (addresses.roundIsOver()) {
+            Lease held = lease;    // an outage may end just before our deadline: so try often
+            if (held != null)
+                backOff = Math.min(backOff, (held.deadline - held.renewAt) / 16);
+            askAt += (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
+            backOff = Math.min(2 * backOff, MOST_BACK_OFF);
+        }
+        if (attempts.size() == MOST_ATTEMPTS)
+            askAt = Math.max(askAt, attempts.peek() + SECOND);
+        keepOrLose(e);
     }
 
-    @Override void whenFailed() { closing.complete(null); }
+    /**
+     * Says what an error is, and ends this client if it has lasted. One server's word may be that of a
+     * standby that lags behind. So a refusal counts if every address says it at login, or a primary
+     * after that, and nothing else for refusalTimeout [refused by the standby].
+     */
+    private void judge(SQLException e) {
+        String text = firstLine(e) + (at == null ? "" : " [" + at + "]");
+        SQLException verdict = e instanceof NoSession ? e
+            : connection == null ? judgeLogin(e, text) : judgeCall(e, text);
+        if (verdict != null && !isClosing())
+            fail(verdict);
+    }
+
+    private SQLException judgeLogin(SQLException e, String text) {
+        boolean refused = e.getSQLState().matches(LOGIN_REFUSED);
+        report(refused ? "refused" : "unreachable", e.getSQLState(), text);
+        if (at != null)
+            addresses.note(at, refused ? e : null);
+        return addresses.verdict(o.refusalTimeout);
+    }
+
+    private SQLException judgeCall(SQLException e, String text) {
+        String state = e.getSQLState();
+        if (!isAnswer(e) || !isPrimary()) {
+            report("unreachable", state, text);
+            return null;
+        }
+        report("refused", state, text
+            + (state.matches(NOT_INSTALLED) ? " (CREATE EXTENSION leader_election, or portable.sql?)" : ""));
+        if (!state.matches(CALL_REFUSED))
+            callRefused = null;    // it may pass: a restore, GRANT
+        else if (callRefused == null)
+            callRefused = new Refusal();
+        return callRefused != null && callRefused.lasted(o.refusalTimeout) ? e : null;
+    }
+
+    /** A pool may have connections to any server. One that does not answer is no primary's. */
+    private boolean isPrimary() {
+        try {
+            return !(Boolean) within(callTimeout, () ->
+                query(connection, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
+        } catch (Exception e) {
+            return false;
+        }
+    }
+
+    /** What state() says from now on. Trouble is logged when it begins, then once a minute. */
+    private void report(String what, String sqlState, String text) {
+        attempt = what.equals("unhealthy") ? what
+            : what + ": " + (what.equals("refused") ? sqlState + " " : "") + text;
+        troubled = true;
+        logOnce(what + sqlState, isClosing() ? DEBUG : WARNING, what + ": " + text + " (" + sqlState + ")");
+    }
+
+    final void reportAnswer() {
+        attempt = "standing";
+        if (troubled)
+            logOnce("", INFO, "the server answers again");
+        troubled = false;
+    }
+
+    final void logOnce(String kind, System.Logger.Level level, String text) {
+        long last = logged.getOrDefault(kind, now() - LOG_AGAIN);
+        if (now() - last < LOG_AGAIN)
+            return;
+        logged.put(kind, now());
+        LOG.log(level, "election " + o.election + ": " + text);
+    }
 }

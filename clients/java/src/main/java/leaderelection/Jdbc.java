@@ -1,7 +1,11 @@
 /*
  * Jdbc.java
- *		Where a candidate connects to, and calls with a time limit. See
- *		LeaderElection.java.
+ *		Where a candidate connects to, and how it calls: what is about JDBC and
+ *		its driver, and knows nothing of elections.
+ *
+ * JDBC has no TCP_USER_TIMEOUT, and the driver no cancel that is heard for
+ * sure. So each call is on a thread of its own, and after its time limit the
+ * socket is closed.
  */
 package leaderelection;
 
@@ -18,8 +22,8 @@ import javax.net.SocketFactory;
 
 final class Jdbc {
     static final long MS = 1_000_000, SECOND = 1000 * MS;
-    /** Where calls and handlers run: so that each can be waited for no longer than it may take. */
-    static final ExecutorService POOL = Executors.newCachedThreadPool(task -> {
+    /** Where calls and handlers run, so that each can be waited for no longer than it may take. */
+    static final ExecutorService THREADS = Executors.newCachedThreadPool(task -> {
         Thread t = new Thread(task, "leader election");
         t.setDaemon(true);
         return t;
@@ -70,23 +74,26 @@ final class Jdbc {
      * first that refuses [refused by the standby].
      */
     static final class Addresses {
-        final Callable<List<Address>> all;    // to be asked anew for each round
+        private final Callable<List<Address>> lookUp;
         private List<Address> round = List.of();
         private int tried;
         private final Map<String, Refusal> refusals = new HashMap<>();
 
-        Addresses(Callable<List<Address>> all) { this.all = all; }
+        Addresses(Callable<List<Address>> lookUp) { this.lookUp = lookUp; }
+
+        /** The next one; a round begins with a look for where they are now. */
+        Address next(long timeout) throws Exception {
+            if (roundIsOver()) {
+                round = within(timeout, lookUp);
+                tried = 0;
+            }
+            return round.get(tried++);
+        }
 
         boolean roundIsOver() { return tried >= round.size(); }
 
-        void begin(List<Address> addresses) {
-            round = addresses;
-            tried = 0;
-        }
-
-        void startOver() { tried = round.size(); }
-
-        Address next() { return round.get(tried++); }
+        /** The primary was found: a new round begins with the next attempt. */
+        void endRound() { tried = round.size(); }
 
         /** An address has refused us; null: it has let us in, or was not reached. */
         void note(Address at, SQLException refusal) {
@@ -107,6 +114,35 @@ final class Jdbc {
             }
             return last;
         }
+    }
+
+    /** What the driver reads of a URL, of the service that it names, and of its own defaults. */
+    static Properties parse(String url, Properties info) {
+        Properties known = org.postgresql.Driver.parseURL(url, info);
+        if (known == null)
+            throw new IllegalArgumentException("the driver does not take this URL, or the service "
+                + "that it names (a port for each host?): " + url.replaceAll("[?].*", ""));
+        return known;
+    }
+
+    /**
+     * What a session needs of the driver, unless the application says otherwise. The driver's own time
+     * limits are for connecting; after that each call has ours. Nothing is set for the session before
+     * we know that it is one. So the driver, too, must not say SET by itself: it does not if it knows
+     * that the server is new [session pooler].
+     */
+    static Properties withDefaults(Properties info, Properties known, Duration callTimeout) {
+        Properties result = new Properties();
+        String seconds = String.valueOf((callTimeout.toMillis() + 999) / 1000);
+        Map.of("connectTimeout", seconds, "socketTimeout", seconds, "cancelSignalTimeout", seconds,
+            "prepareThreshold", "0", "tcpKeepAlive", "true", "assumeMinServerVersion", "15",
+            "targetServerType", "primary", "hostRecheckSeconds", "0")
+            .forEach((name, value) -> {
+                if (known.getProperty(name) == null)
+                    result.setProperty(name, value);
+            });
+        info.stringPropertyNames().forEach(name -> result.setProperty(name, info.getProperty(name)));
+        return result;
     }
 
     /** All addresses of all hosts: a name may be that of a primary and its standbys [one name]. */
@@ -171,7 +207,7 @@ final class Jdbc {
     static <T> CompletableFuture<T> async(Callable<T> call) {
         CompletableFuture<T> answer = new CompletableFuture<>();
         try {
-            POOL.execute(() -> {
+            THREADS.execute(() -> {
                 try {
                     answer.complete(call.call());
                 } catch (Throwable t) {

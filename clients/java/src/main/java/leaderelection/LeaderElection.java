@@ -1,17 +1,20 @@
 /*
  * LeaderElection.java
  *		Stand for election in a PostgreSQL database that has the extension
- *		leader_election: this folder is to copy, or to install. It needs the driver
+ *		leader_election. Copy this folder, or install it. It needs the driver
  *		org.postgresql (pgjdbc), and Java 11 or later.
  *
  * This file has what an application uses (Options, Leadership and its four
  * kinds), and the state of a leadership. Engine.java keeps a candidate
  * standing; Jdbc.java says where to connect, and makes calls.
  *
- * The states, as in docs/clients.md:
+ * The states, as in docs/clients.md, and what has them change:
  *
  *		standing --extend(grant)--> leads --lose(reason)--> losing
  *		losing --giveBack--> standing		any state --close, fail--> ended
+ *
+ * leads: there is a lease, whose deadline is not over. losing: a lease is owed,
+ * or closing is done. standing: none of these.
  *
  * Invariants:
  *	- A term is never given out after its deadline, which counts from the
@@ -25,13 +28,12 @@
  * Threads, all of them daemons: each candidate has one, the engine, which
  * waits for what others do: calls, each with a time limit, the health check,
  * and handlers. A timer ends a leadership at its deadline although the engine
- * hangs. The names in brackets are those of the faults in test/clients that a
- * line is for.
+ * hangs. A name in brackets is that of the fault in test/clients that a line
+ * is for.
  *
  * The clock is System.nanoTime(), which stands still while the machine sleeps
  * (Java has none that goes on): after a suspend a term may be given out that
- * is over. Fence what must not be written twice. JDBC has no TCP_USER_TIMEOUT:
- * the time limit of each call closes the socket instead.
+ * is over. Fence what must not be written twice.
  */
 package leaderelection;
 
@@ -113,8 +115,8 @@ public final class LeaderElection {
         public Consumer<String> onLost;
         /** The error that has ended this client. Nothing else ends it but close(). */
         public Consumer<SQLException> onError;
-        /** Where handlers run. Default: threads of this file's own. */
-        public Executor executor = POOL;
+        /** Where handlers run. Default: daemon threads of the client's own. */
+        public Executor executor = THREADS;
 
         public Options(String election) { this.election = Objects.requireNonNull(election, "election"); }
     }
@@ -123,14 +125,15 @@ public final class LeaderElection {
     public abstract static class Leadership implements AutoCloseable {
         final Options o;
         final Handlers handlers;
-        volatile Lease lease;                 // by which we lead; null: we do not
-        volatile Lease owed;                  // lost, and still ours at the server
-        volatile boolean closed;              // nothing is begun any more
-        volatile SQLException failure;        // what has ended this client
-        volatile String attempt = "standing";    // what the last one came to: see state()
+        volatile Lease lease;                  // by which we lead; null: we do not
+        volatile Lease owed;                   // lost, and still ours at the server
+        volatile String attempt = "standing";  // what the last one came to: see state()
+        /** Done: nothing is begun any more. It cuts short what is being waited for. */
+        final CompletableFuture<Void> closing = new CompletableFuture<>();
+        private volatile SQLException failure; // what has ended this client
+        private boolean ended;                 // nothing of ours is left at the server
+        private boolean asked;                 // to yield, in this term
         private volatile long changes;
-        private boolean ended;                // nothing of ours is left at the server
-        private boolean asked;                // to yield, in this term
 
         Leadership(Options options, Executor executor) {
             o = options;
@@ -158,7 +161,7 @@ public final class LeaderElection {
             SQLException error = failure;
             if (error != null)
                 return "failed: " + error.getSQLState() + " " + firstLine(error);
-            return closed ? "closed" : leads() ? "leads" : attempt;
+            return isClosing() ? "closed" : leads() ? "leads" : attempt;
         }
 
         /**
@@ -180,7 +183,9 @@ public final class LeaderElection {
         }
 
         /** A client that fails gives its lease back first: its program may end with that answer. */
-        private boolean isOver() { return failure == null ? closed : ended; }
+        private boolean isOver() { return failure == null ? isClosing() : ended; }
+
+        final boolean isClosing() { return closing.isDone(); }
 
         /**
          * Fences the caller's open transaction: it can commit only while our present term lasts
@@ -200,10 +205,7 @@ public final class LeaderElection {
          * Gives up, withdraws, ends threads and connections. Waits no longer than callTimeout, and
          * in a handler not at all.
          */
-        @Override public void close() {
-            end("closed");
-            whenClosed();
-        }
+        @Override public void close() { end("closed"); }
 
         /**
          * The server has granted a term (held is null), or renewed that of held. False: nobody
@@ -212,7 +214,7 @@ public final class LeaderElection {
          */
         final synchronized boolean extend(Lease held, Lease granted) {
             expire();
-            if (closed || lease != held || granted.deadline - now() <= 0)
+            if (isClosing() || lease != held || granted.deadline - now() <= 0)
                 return false;
             if (held != null && held.term != granted.term)
                 lose("failover");
@@ -226,24 +228,15 @@ public final class LeaderElection {
             }
             if (granted.yielding && !asked) {    // once in a term, also if that was withdrawn meanwhile
                 asked = true;
-                handlers.tell(() -> askToYield(granted.term));
+                Consumer<Long> handler = o.onYield != null ? o.onYield : this::resignFrom;
+                handle("yield", () -> handler.accept(granted.term), error -> resignFrom(granted.term));
             }
             return true;
         }
 
-        private void askToYield(long term) {
-            try {
-                if (o.onYield != null) {
-                    o.onYield.accept(term);
-                    return;
-                }
-            } catch (Throwable t) {
-                LOG.log(ERROR, "the handler of yield of election " + o.election + " failed", t);
-            }
-            synchronized (this) {
-                if (lease != null && lease.term == term)
-                    resign();
-            }
+        private synchronized void resignFrom(long term) {
+            if (lease != null && lease.term == term)
+                resign();
         }
 
         /**
@@ -274,44 +267,43 @@ public final class LeaderElection {
                 }
             }
             end("error");
-            whenFailed();
         }
 
-        private synchronized void end(String reason) {
-            lose(reason);
-            closed = true;    // after that, or the engine might end before it has given back
-            notifyAll();
+        private void end(String reason) {
+            synchronized (this) {
+                lose(reason);
+                closing.complete(null);    // after that, or the engine might end before it has given back
+                notifyAll();
+            }
+            whenClosing();
         }
 
         /** An error of these handlers ends us: nobody knows whether the work runs, or has stopped. */
         final <T> void tell(String event, Consumer<T> handler, T what) {
-            if (handler == null)
-                return;
+            if (handler != null)
+                handle(event, () -> handler.accept(what), error ->
+                    fail(new SQLException("the handler of " + event + " failed: " + error, "38000", error)));
+        }
+
+        /** Calls a handler when those before it have returned; after an error of it, logs that and goes on. */
+        private void handle(String event, Runnable handler, Consumer<Throwable> afterError) {
             handlers.tell(() -> {
                 try {
-                    handler.accept(what);
+                    handler.run();
                 } catch (Throwable t) {
                     LOG.log(ERROR, "the handler of " + event + " of election " + o.election + " failed", t);
-                    fail(new SQLException("the handler of " + event + " failed: " + t, "38000", t));
+                    afterError.accept(t);
                 }
             });
         }
 
-        /** Without an engine nothing is left at a server, and nobody is to be waited for. */
-        void whenClosed() { finish(); }
-
-        void whenFailed() { finish(); }
+        /** Where there is no engine, nothing is at a server, either. */
+        void whenClosing() { finish(); }
 
         /** Nothing of ours is left at the server. */
         final synchronized void finish() {
             if (!ended && failure != null && o.onError != null)
-                handlers.tell(() -> {
-                    try {
-                        o.onError.accept(failure);
-                    } catch (Throwable t) {
-                        LOG.log(ERROR, "the handler of error of election " + o.election + " failed", t);
-                    }
-                });
+                handle("error", () -> o.onError.accept(failure), error -> { });
             ended = true;
             notifyAll();
         }
@@ -335,7 +327,7 @@ public final class LeaderElection {
 
         @Override public OptionalLong term() { return OptionalLong.empty(); }
 
-        @Override public boolean leads() { return !closed; }
+        @Override public boolean leads() { return !isClosing(); }
 
         /** Is elected again at once: there is nobody else. */
         @Override public synchronized void resign() {
@@ -402,38 +394,10 @@ public final class LeaderElection {
          */
         public SessionLeadership(String url, Properties info, Options options) {
             super(options, SHARE, SECOND / 10);
-            Properties all = parse(url, info);
+            Properties known = parse(url, info);
             this.url = url + (url.contains("?") ? "&" : "?");
-            this.info = withDefaults(info == null ? new Properties() : info, all);
-            start(new Addresses(() -> resolve(all)));
-        }
-
-        /** The driver reads its URL, service file and password file, nobody else. */
-        private static Properties parse(String url, Properties info) {
-            Properties all = org.postgresql.Driver.parseURL(url, info);
-            if (all == null)
-                throw new IllegalArgumentException("the driver does not take this URL, or the service "
-                    + "that it names (a port for each host?): " + url.replaceAll("[?].*", ""));
-            return all;
-        }
-
-        /**
-         * The driver's own time limits are for connecting; after that each call has ours. Nothing
-         * is set for the session before we know that it is one, so the driver, too, must not say
-         * SET by itself: it does not if it knows that the server is new [session pooler].
-         */
-        private Properties withDefaults(Properties info, Properties known) {
-            Properties result = new Properties();
-            String seconds = String.valueOf((o.callTimeout.toMillis() + 999) / 1000);
-            Map.of("connectTimeout", seconds, "socketTimeout", seconds, "cancelSignalTimeout", seconds,
-                "prepareThreshold", "0", "tcpKeepAlive", "true", "assumeMinServerVersion", "15",
-                "targetServerType", "primary", "hostRecheckSeconds", "0")
-                .forEach((name, value) -> {
-                    if (known.getProperty(name) == null)
-                        result.setProperty(name, value);
-                });
-            info.stringPropertyNames().forEach(name -> result.setProperty(name, info.getProperty(name)));
-            return result;
+            this.info = withDefaults(info == null ? new Properties() : info, known, o.callTimeout);
+            start(new Addresses(() -> resolve(known)));
         }
 
         /**
@@ -445,7 +409,7 @@ public final class LeaderElection {
             Connection c = openInTime(3 * callTimeout, () -> DriverManager.getConnection(
                 url + at.parameters(), at.properties(info)));
             try {
-                c.setNetworkTimeout(POOL, 0);
+                c.setNetworkTimeout(THREADS, 0);
                 Object[] server = within(callTimeout, () -> query(c, "SELECT pg_catalog.pg_is_in_recovery(), "
                     + "pg_catalog.pg_backend_pid(), " + SETTING + "'log_min_duration_statement'), "
                     + SETTING + "'statement_timeout')"));
@@ -510,21 +474,21 @@ public final class LeaderElection {
          */
         private void campaign() throws Exception {
             Connection c = connection;
-            if (closed)
+            if (isClosing())
                 return;
             CompletableFuture<Object[]> answer = async(() -> query(c,
                 "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
                 o.election, o.candidate, slice + " ms"));
             waitOrClose(answer, slice * MS + callTimeout);
             long end = now() + callTimeout;
-            while (closed && !answer.isDone() && end - now() > 0) {    // one before the CALL ends nothing
+            while (isClosing() && !answer.isDone() && end - now() > 0) {    // one before the CALL ends nothing
                 within(callTimeout, () -> { c.unwrap(PGConnection.class).cancelQuery(); return null; });
                 answer.handle((row, e) -> row).completeOnTimeout(null, 100 * MS, NANOSECONDS).join();
             }
             try {
                 answerOf(answer, 0);
             } catch (ExecutionException e) {
-                if (!closed)
+                if (!isClosing())
                     throw e;    // else that is the cancel
             }
         }
@@ -540,7 +504,8 @@ public final class LeaderElection {
         /**
          * In doubt a session stands anew, over a new connection: the server ends what belonged to
          * the old one, and campaign() after a join() of which nothing was heard would stand with
-         * defaults. But these errors say that nothing was done; our deadline decides.
+         * defaults. But while we lead, an error of what was busy, or cancelled, says that nothing was
+         * done; our deadline decides.
          */
         @Override void keepOrLose(SQLException e) {
             if (lease != null && e.getSQLState().matches("55P03|57014"))
@@ -565,8 +530,8 @@ public final class LeaderElection {
     public static final class DetachedLeadership extends Engine {
         private static final long LISTEN_AGAIN = 5 * SECOND;
         private final DataSource pool;
-        private Connection ear;    // to LISTEN
-        private long nextEar = now();
+        private Connection listener;    // null: we do not listen
+        private long listenAt = now();  // when to try that (again)
         private final String nameInJson = '"' + o.election.replaceAll("[\"\\\\]", "\\\\$0") + '"';
         /** Until it is granted: so no grant is lost with its answer [lost answer]. */
         private UUID request = UUID.randomUUID();
@@ -575,14 +540,14 @@ public final class LeaderElection {
         public DetachedLeadership(DataSource pool, Options options) {
             super(options, 1, Math.max(options.interval.toNanos(), SECOND / 10));
             this.pool = pool;
-            Address it = new Address("the pool", "", null);
-            start(new Addresses(() -> List.of(it)));
+            Address itself = new Address("the pool", "", null);
+            start(new Addresses(() -> List.of(itself)));
         }
 
         /**
          * Borrows a connection. A pool says after a while only why it has none (HikariCP: half a
-         * minute), and a follower has the time to hear it; but not for ever, if the connection was
-         * lost while it was made [forgotten meanwhile].
+         * minute). A follower waits to hear it, but not for ever: the connection may have been lost
+         * while it was made [forgotten meanwhile].
          */
         @Override Connection open(Address at) throws Exception {
             Connection c = openInTime(lease == null ? 7 * callTimeout : callTimeout,
@@ -603,12 +568,12 @@ public final class LeaderElection {
          * be the first to ask. Nor does a leader: resign() cannot wake a driver that reads.
          */
         @Override void watch(Lease held) throws Exception {
-            if (ear == null || held != null || !known) {
+            if (listener == null || held != null || !known) {
                 rest(held, askAt - now());
                 return;
             }
             try {
-                for (PGNotification n : ear.unwrap(PGConnection.class).getNotifications(20))
+                for (PGNotification n : listener.unwrap(PGConnection.class).getNotifications(20))
                     if (n.getParameter().contains(nameInJson))
                         askSoon();
             } catch (SQLException e) {
@@ -628,14 +593,14 @@ public final class LeaderElection {
             return granted;
         }
 
-        /** A convenience: without it a follower hears of a vacancy when it asks next. */
+        /** Without it a follower learns of a vacancy when it asks next. */
         private void listen() throws Exception {
-            if (o.listen == null || ear != null || nextEar - now() > 0)
+            if (o.listen == null || listener != null || listenAt - now() > 0)
                 return;
-            nextEar = now() + LISTEN_AGAIN;
+            listenAt = now() + LISTEN_AGAIN;
             try {
-                ear = openInTime(callTimeout, o.listen);
-                within(callTimeout, () -> query(ear, "LISTEN leadership_changed"));
+                listener = openInTime(callTimeout, o.listen);
+                within(callTimeout, () -> query(listener, "LISTEN leadership_changed"));
             } catch (Exception e) {
                 stopListening(e);
             }
@@ -643,8 +608,8 @@ public final class LeaderElection {
 
         private void stopListening(Exception e) {
             logOnce("listen", WARNING, "cannot listen: " + firstLine(sqlCause(e)));
-            disconnect(ear, e);
-            ear = null;
+            disconnect(listener, e);
+            listener = null;
         }
 
         @Override Lease renew(Lease held) throws Exception {
@@ -670,7 +635,7 @@ public final class LeaderElection {
             connection = null;
         }
 
-        @Override void hangUp() { disconnect(ear, null); }
+        @Override void hangUp() { disconnect(listener, null); }
     }
 
     // ---------------------------------------------------------------- small things
@@ -724,7 +689,7 @@ public final class LeaderElection {
                 idle = new CompletableFuture<>();
             }
             // The application's may have been shut down before us, and there may be no more threads.
-            for (Executor one : List.of(executor, POOL, (Executor) Runnable::run))
+            for (Executor one : List.of(executor, THREADS, (Executor) Runnable::run))
                 try {
                     one.execute(this::callAll);
                     return;
@@ -795,5 +760,4 @@ public final class LeaderElection {
             }
         }
     }
-
 }

@@ -49,6 +49,7 @@ public class EngineTest {
             DriverManager.deregisterDriver(real);
         DriverManager.registerDriver(proxy(Driver.class, (proxy, method, given) -> server.connection()));
         reasons();
+        hints();
         slices();
         cancels();
         listens();
@@ -80,6 +81,24 @@ public class EngineTest {
             try (Leadership session = new SessionLeadership(URL, new Properties(), o)) {
                 until("lost after " + state, () -> !told.isEmpty());
                 same("reason after " + state, told.peek(), "connection lost");
+            }
+        }
+    }
+
+    /** What the schema or a function is missing for is said beside it. */
+    private static void hints() throws Exception {
+        for (String state : List.of("3F000", "42883", "42501")) {
+            server = new Server() {
+                @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                    if (sql.contains("leader_election."))
+                        throw new SQLException("no", state);
+                    return super.answer(sql, args);
+                }
+            };
+            try (Leadership session = new SessionLeadership(URL, new Properties(), options())) {
+                until("refused " + state, () -> session.state().startsWith("refused: " + state + " no"));
+                same("hint at " + state, session.state().endsWith(" (CREATE EXTENSION leader_election, or portable.sql?)"),
+                    !state.equals("42501"));
             }
         }
     }
