@@ -55,7 +55,7 @@ func (p *pool) leave(term int64) {
 	}
 }
 
-func (p *pool) idle(ctx context.Context, d time.Duration) { wait(ctx, d, &p.l.opts.Wake) }
+func (p *pool) idle(ctx context.Context, d time.Duration) { p.l.listen(ctx, d) }
 func (p *pool) wake()                                     {}
 
 // call waits for the answer no longer than CallTimeout, whatever the driver does.

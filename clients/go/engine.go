@@ -55,38 +55,58 @@ func finally(sqlState, format string, args ...any) error {
 	return final{&pq.Error{Code: pq.ErrorCode(sqlState), Message: fmt.Sprintf(format, args...)}}
 }
 
-// The engine: the goroutine of Run
+// The goroutine of Run
 
-// turn takes one step. A leader waits before it, for a third of its lease.
-func (l *Leadership) turn() {
-	work, _, pause := l.leadership()
-	if work != nil && work.Err() == nil {
-		if l.retry > 0 && l.retry < pause {
-			pause = l.retry
-		}
-		l.link.idle(work, pause)
+// A phase is what a leadership has come to.
+type phase int
+
+const (
+	standing phase = iota
+	leads
+	losing // and the lease, or what fn does by it, is still there
+)
+
+func (l *Leadership) phase() phase {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.work == nil:
+		return standing
+	case l.leads():
+		return leads
 	}
-	switch leads := l.Leads(); {
-	case work != nil && !leads:
+	return losing
+}
+
+// turn takes one step. A leader waits before it.
+func (l *Leadership) turn() {
+	if l.phase() == leads {
+		l.idle()
+	}
+	switch phase := l.phase(); {
+	case phase == losing:
 		l.giveBack()
 		if l.Reason() != "connection lost" {
 			l.sleep(l.rest)
 		}
 	case !l.healthy():
-		l.sicken()
-	case leads:
+		l.standDown()
+	case phase == leads:
 		l.renew()
 	default:
 		l.stand()
 	}
 }
 
-// leadership is the context of fn, nil if there is nothing to give back, the term,
-// and a third of what is left of the lease.
-func (l *Leadership) leadership() (context.Context, int64, time.Duration) {
+// idle waits for a third of what is left of the lease, or until that is lost.
+func (l *Leadership) idle() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.work, l.grant.term, l.grant.deadline.Sub(l.now()) / 3
+	work, pause := l.work, l.grant.deadline.Sub(l.now())/3
+	l.mu.Unlock()
+	if l.retry > 0 && l.retry < pause {
+		pause = l.retry
+	}
+	l.link.idle(work, pause)
 }
 
 func (l *Leadership) stand() {
@@ -100,7 +120,7 @@ func (l *Leadership) stand() {
 	case l.ctx.Err() != nil: // it was cut short
 	case err == errNotGranted:
 		l.answered()
-		wait(l.ctx, l.opts.Interval, &l.opts.Wake)
+		l.listen(l.ctx, l.opts.Interval)
 	default:
 		l.recover(err)
 		// The next address at once, and the round anew after a pause. Not woken up: who
@@ -115,7 +135,9 @@ func (l *Leadership) renew() {
 	if !l.throttle() {
 		return
 	}
-	_, term, _ := l.leadership()
+	l.mu.Lock()
+	term := l.grant.term
+	l.mu.Unlock()
 	switch g, err := l.link.renew(term); {
 	case err == nil && g.term == term:
 		l.answered()
@@ -160,8 +182,8 @@ func (l *Leadership) giveBack() {
 	l.link.leave(term)
 }
 
-// sicken is what a failing health check means: nothing is ours, and we do not stand.
-func (l *Leadership) sicken() {
+// standDown is what a failing health check means: nothing is ours, and we do not stand.
+func (l *Leadership) standDown() {
 	if l.ctx.Err() != nil { // it was not awaited
 		return
 	}
@@ -177,19 +199,19 @@ func (l *Leadership) healthy() bool {
 	if l.opts.HealthCheck == nil {
 		return true
 	}
-	if l.answer != nil {
+	if l.check != nil {
 		select {
-		case <-l.answer:
+		case <-l.check:
 		default:
 			return false
 		}
 	}
 	answer := make(chan bool, 1)
-	l.answer = answer
+	l.check = answer
 	go func() { answer <- l.opts.HealthCheck() }()
 	select {
 	case healthy := <-answer:
-		l.answer = nil
+		l.check = nil
 		return healthy
 	case <-time.After(l.opts.CallTimeout): // [hangs, with a check]
 	case <-l.ctx.Done():

@@ -3,8 +3,6 @@ package leaderelection
 import (
 	"context"
 	"time"
-
-	"github.com/lib/pq"
 )
 
 // NewSole makes one that always leads and asks nobody, no server and no health check:
@@ -28,7 +26,7 @@ func (s sole) stand(context.Context) (grant, error) {
 func (s sole) renew(int64) (grant, error) { return s.stand(s.l.ctx) }
 func (s sole) leave(int64)                {}
 func (s sole) idle(ctx context.Context, d time.Duration) {
-	wait(ctx, d, new(<-chan *pq.Notification))
+	wait(ctx, d, nil)
 }
 func (s sole) wake() {}
 

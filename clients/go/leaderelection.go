@@ -2,7 +2,8 @@
 // leader_election for database/sql and lib/pq. It stands in an election, calls
 // a function while it leads, and reconnects by itself.
 //
-//	standing --granted--> leads --lost--> losing --given back--> standing
+//	standing --elect--> leads --lose(reason)--> losing --giveBack--> standing
+//	any of them --the context of Run ends, fail(error)--> closed
 //
 // The invariants: Term is never given out after the deadline, which is counted
 // from the sending of the last answered renewal. Every elected (the function of
@@ -16,8 +17,8 @@
 // This file has what programs call. The engine, which is the goroutine of Run, is in
 // engine.go. It reaches the server by a link: session.go, detached.go, or none, fake.go.
 // What an error means, and how often is tried, is in trouble.go; where a session
-// connects to, in addresses.go. Words in brackets, like [failover], name the fault of test/clients
-// that a line is for.
+// connects to, in addresses.go. A word in brackets, like [failover], names the fault of
+// test/clients that a line is for.
 package leaderelection
 
 import (
@@ -92,8 +93,8 @@ type Leadership struct {
 	opts     Options
 	link     link             // to the server: in what the kinds of candidates differ
 	now      func() time.Time // the clock of the deadline
-	rest     time.Duration    // after a leadership, so that others have their turn; 0 in tests
-	unfenced bool
+	rest     time.Duration    // after a leadership, for others to have their turn; 0: there is no server
+	unfenced bool             // Fenced need not ask a server
 
 	begun, done chan struct{} // closed when Run begins, and when it returns
 	ctx         context.Context
@@ -101,9 +102,9 @@ type Leadership struct {
 	fn          func(ctx context.Context, term int64) error
 	working     sync.WaitGroup // until fn and OnYield have returned
 
-	// Of the goroutine of Run alone
+	// What follows is used by the goroutine of Run alone.
 	addresses    addresses
-	answer       chan bool     // of a health check that is not back yet
+	check        chan bool     // the answer of a health check that is not back yet
 	attempts     [10]time.Time // the last ten, in a circle
 	attempt      int           // the next one's place there
 	pause        time.Duration // after the last failure
@@ -114,11 +115,12 @@ type Leadership struct {
 	complained   bool                 // whether the present one was
 	wellSince    time.Time            // zero: it is not
 
+	// What follows is guarded by mu.
 	mu       sync.Mutex
-	err      error // what Run returns
-	ended    bool  // by err, or by fn
-	grant    grant // the lease that we have, or had last
-	work     context.Context
+	err      error              // what Run returns
+	ended    bool               // by err, or by fn
+	grant    grant              // the lease that we have, or had last
+	work     context.Context    // of fn: it ends when the leadership is lost
 	end      context.CancelFunc // of work; both are nil once the lease is given back
 	elected  chan struct{}      // closed when the next leadership begins
 	timer    *time.Timer        // of the deadline

@@ -328,14 +328,14 @@ func TestHealth(t *testing.T) {
 		t.Error("healthy, or asked twice")
 	}
 	leave <- true
-	for len(f.answer) == 0 { // it is noted
+	for len(f.check) == 0 { // it is noted
 		time.Sleep(time.Millisecond)
 	}
 	if f.healthy() || len(calls) != 2 {
 		t.Error("healthy by what it said late")
 	}
 	leave <- true
-	for len(f.answer) == 0 {
+	for len(f.check) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	go func() { leave <- true }()

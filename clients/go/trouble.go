@@ -81,21 +81,28 @@ func (l *Leadership) backOff() time.Duration {
 	return l.pause/2 + time.Duration(l.jitter.Int63n(int64(l.pause/2)))
 }
 
-func (l *Leadership) sleep(d time.Duration) { wait(l.ctx, d, new(<-chan *pq.Notification)) }
+func (l *Leadership) sleep(d time.Duration) { wait(l.ctx, d, nil) }
 
-// wait waits until d is over, ctx has ended, or a notification has come, which is a
-// hint and no more. A channel that was closed wakes nobody for ever.
-func wait(ctx context.Context, d time.Duration, wake *<-chan *pq.Notification) {
+// listen waits, too, and is woken by notifications. A channel that was closed would
+// wake us all the time.
+func (l *Leadership) listen(ctx context.Context, d time.Duration) {
+	if closed := wait(ctx, d, l.opts.Wake); closed {
+		l.opts.Wake = nil
+	}
+}
+
+// wait waits until d is over, ctx has ended, or something comes from a channel (of a nil
+// channel nothing does). It says whether that was closed.
+func wait(ctx context.Context, d time.Duration, wake <-chan *pq.Notification) (closed bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-	case _, open := <-*wake:
-		if !open {
-			*wake = nil
-		}
+	case _, open := <-wake:
+		return !open
 	}
+	return false
 }
 
 // report notes an error for State and the log. That a server is a standby is worth
