@@ -107,7 +107,7 @@ func (a *addresses) refused(at address, err error) {
 	a.refusals[at.where] = refusal{since, err}
 }
 
-// answered: it let us in; or nobody knows what it would say, which is no refusal.
+// answered notes that an address refuses us no more: it let us in, or was not reached.
 func (a *addresses) answered(at address) { delete(a.refusals, at.where) }
 
 // verdict is the last refusal, if all addresses have refused for so long.
@@ -235,7 +235,7 @@ func parse(line string) (map[string]string, error) {
 	return settings, nil
 }
 
-// cutHosts takes the hosts out of a URL, of which url.Parse knows one.
+// cutHosts takes the hosts out of a URL: url.Parse knows URLs of one host only.
 func cutHosts(url string) (rest, hosts, ports string) {
 	begin := strings.Index(url, "://") + len("://")
 	end := begin + strings.IndexAny(url[begin:]+"/", "/?")
@@ -281,8 +281,8 @@ func readService(service string) (map[string]string, error) {
 	return nil, fmt.Errorf("there is no service %q in %s", service, strings.Join(files, " nor in "))
 }
 
-// newConnector has lib/pq read settings, and the environment for what they do not say. It panics if
-// that has variables of libpq that lib/pq does not know.
+// newConnector has lib/pq read settings, and the environment for what they do not say.
+// lib/pq panics if that has variables of libpq that it does not know.
 func newConnector(settings map[string]string) (connector *pq.Connector, err error) {
 	defer func() {
 		if complaint := recover(); complaint != nil {
@@ -299,10 +299,10 @@ func newConnector(settings map[string]string) (connector *pq.Connector, err erro
 // taken is what TakeEnvironment has taken.
 var taken = map[string]string{}
 
-// TakeEnvironment takes PGSERVICE, PGSERVICEFILE, PGSYSCONFDIR and PGHOSTADDR out of the environment
-// of the process, and keeps what they say for sessions of this package. lib/pq, which knows none of them,
-// panics as long as they are there. Call it first in main: it changes what other goroutines and
-// programs that are started later see.
+// TakeEnvironment takes PGSERVICE, PGSERVICEFILE, PGSYSCONFDIR and PGHOSTADDR out of the
+// environment of the process, and keeps what they say for sessions of this package.
+// lib/pq, which knows none of them, panics as long as they are there. Call it first in
+// main: it changes what other goroutines and programs that are started later see.
 func TakeEnvironment() {
 	for _, name := range []string{"PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGHOSTADDR"} {
 		if value, ok := os.LookupEnv(name); ok {

@@ -20,8 +20,8 @@ type grant struct {
 	yielding bool
 }
 
-// A link is the way of a kind of candidates to its election. Only the goroutine
-// of Run uses it, but for wake.
+// A link is how a kind of candidate (session, detached, ...) calls its election. Only
+// the goroutine of Run uses it, but for wake.
 type link interface {
 	// stand asks to be elected, and waits for that if it can: until ctx ends.
 	stand(ctx context.Context) (grant, error)
@@ -117,14 +117,15 @@ func (l *Leadership) stand() {
 	case err == nil:
 		l.answered()
 		l.elect(g)
-	case l.ctx.Err() != nil: // it was cut short
+	case l.ctx.Err() != nil: // the end of Run has cut it short
 	case err == errNotGranted:
 		l.answered()
 		l.listen(l.ctx, l.opts.Interval)
 	default:
 		l.recover(err)
-		// The next address at once, and the round anew after a pause. Not woken up: who
-		// resigns hears of that, too, and would be the first to ask.
+		// The next address at once, but the next round after a pause, which notifications
+		// do not cut short: a candidate hears of its own resignation, too, and would be
+		// the first to ask.
 		if !l.addresses.more() {
 			l.sleep(l.backOff())
 		}
@@ -154,8 +155,8 @@ func (l *Leadership) renew() {
 }
 
 // failOver goes on in a new term, which the server has granted to the holder of the
-// old one. If that was lost meanwhile, for whatever other reason, the new one is the
-// term to be given back. [failover]
+// old one. If that was lost meanwhile for another reason, the new one is the term to
+// be given back. [failover]
 func (l *Leadership) failOver(g grant) {
 	if l.lose("failover") {
 		l.working.Wait()
@@ -247,8 +248,9 @@ func (l *Leadership) elect(g grant) {
 	go l.perform(l.work, g.term)
 }
 
-// perform calls fn. It may not come back from there: a panic ends the program, and
-// runtime.Goexit the client, which would lead without doing anything.
+// perform calls fn, which may not come back: a panic ends the program, and
+// runtime.Goexit the goroutine. Then the client, too, has to end: it would lead, and
+// nobody work.
 func (l *Leadership) perform(work context.Context, term int64) {
 	defer l.working.Done()
 	defer l.link.wake()
@@ -257,7 +259,8 @@ func (l *Leadership) perform(work context.Context, term int64) {
 	err = l.fn(work, term)
 }
 
-// performed: fn has returned this, after the leadership was lost or by itself.
+// performed does what follows when fn has returned err: after the leadership was lost,
+// or by itself.
 func (l *Leadership) performed(err error, lost bool) {
 	if err != nil && tellsLoss(err, lost) {
 		l.lose("not renewed")
@@ -266,8 +269,8 @@ func (l *Leadership) performed(err error, lost bool) {
 	}
 }
 
-// tellsLoss: whether an error only says that the leadership is lost, or, once it
-// is, that its context has ended.
+// tellsLoss is whether an error of fn only says that the leadership is lost, or, once
+// it is lost, that its context has ended.
 func tellsLoss(err error, lost bool) bool {
 	switch sqlState(err) {
 	case "LE001", "LE002":
@@ -336,7 +339,8 @@ func (l *Leadership) fail(err error) {
 	l.cancel()
 }
 
-// conclude is the end of Run.
+// conclude notes how Run ends, and returns what Run returns: closed, the error of the
+// program's context, unless something else has ended it.
 func (l *Leadership) conclude(closed error) error {
 	l.mu.Lock()
 	failed := l.err != nil

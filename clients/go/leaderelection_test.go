@@ -654,8 +654,8 @@ func TestGivenBack(t *testing.T) {
 	}
 }
 
-// Who resigns when a failover's new term has come, but has not begun yet, does not lead
-// in it: it is given back. (A line of log is written in between.)
+// A program that resigns when a failover's new term has come, but has not begun yet, does
+// not lead in it: it is given back. (A line of log is written in between.)
 func TestResignAtFailover(t *testing.T) {
 	good := time.Now().Add(time.Hour)
 	ctx, stop := context.WithCancel(context.Background())

@@ -32,7 +32,7 @@ type session struct {
 }
 
 const (
-	// Who we are connected to, before anything is set or called there
+	// The server that we are connected to: asked before anything is set or called there
 	examine = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), " +
 		"(SELECT setting FROM pg_catalog.pg_settings " +
 		"WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'), " +

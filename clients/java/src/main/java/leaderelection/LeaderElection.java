@@ -11,7 +11,7 @@
  * The states, as in docs/clients.md, and what has them change:
  *
  *		standing --extend(grant)--> leads --lose(reason)--> losing
- *		losing --giveBack--> standing		any state --close, fail--> ended
+ *		losing --giveBack--> standing		any state --close, fail--> closed
  *
  * leads: there is a lease, whose deadline is not over. losing: a lease is owed,
  * or closing is done. standing: none of these.

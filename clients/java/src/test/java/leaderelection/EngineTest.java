@@ -44,7 +44,7 @@ public class EngineTest {
     private static int wrong;
 
     public static void main(String[] args) throws Exception {
-        LogManager.getLogManager().reset();    // what is logged is not for who reads the outcome
+        LogManager.getLogManager().reset();    // the outcome is to be read without the log
         for (Driver real : Collections.list(DriverManager.getDrivers()))
             DriverManager.deregisterDriver(real);
         DriverManager.registerDriver(proxy(Driver.class, (proxy, method, given) -> server.connection()));
@@ -304,7 +304,7 @@ public class EngineTest {
             return null;
         }
 
-        /** What is heard whenever somebody listens; null: nothing. */
+        /** The notification that each listener hears all the time; null: none. */
         String notification() { return null; }
 
         void cancel() { }

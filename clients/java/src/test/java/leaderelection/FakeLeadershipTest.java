@@ -35,7 +35,7 @@ public class FakeLeadershipTest {
     private static int wrong;
 
     public static void main(String[] args) throws Exception {
-        LogManager.getLogManager().reset();    // what is logged is not for who reads the outcome
+        LogManager.getLogManager().reset();    // the outcome is to be read without the log
         deadline();
         reasons();
         order();
