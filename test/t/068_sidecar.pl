@@ -350,7 +350,8 @@ wait_until(
 pass('slow clients are sent away, although bytes come in');
 is(get($port, '/leader')->{headers}{'x-leader-term'}, $term, 'the lease was renewed meanwhile');
 
-# All connections are taken, and then closed at once: it listens again.
+# All connections are taken, and then closed at once: it listens again. (It replies 503
+# if it was stopped until its lease was over, and the server is slow to grant another.)
 # (A connection that says nothing is closed after a while: on a slow machine, the first
 # ones before the last ones are taken.)
 @slow = ();
@@ -367,7 +368,7 @@ resume_process($one->pid);
 	local $! = 0;
 	my $reply = get($port, '/leader');
 
-	is($reply ? $reply->{status} : "none: $!", 200,
+	like($reply ? $reply->{status} : "none: $!", qr/^(?:200|503)$/,
 		"a reply after all @{[ scalar @slow ]} connections were closed at once");
 }
 
