@@ -151,4 +151,29 @@ $new->query('ALTER SUBSCRIPTION everything DISABLE;
 	ALTER SUBSCRIPTION everything SET (slot_name = NONE); DROP SUBSCRIPTION everything');
 new_incarnation_ok($subscriber, 'logical replication');
 
+#
+# A subscriber without the extension, of a publication FOR ALL TABLES that was
+# there before it: nothing arrives any more, until it has the extension, too.
+#
+
+$origin->start;
+$origin->safe_psql('postgres', 'CREATE DATABASE later');
+$origin->safe_psql('later', 'CREATE TABLE t (i integer PRIMARY KEY); CREATE PUBLICATION later FOR ALL TABLES');
+$subscriber->safe_psql('postgres', 'CREATE DATABASE later');
+$subscriber->safe_psql('later', 'CREATE TABLE t (i integer PRIMARY KEY)');
+$where = $origin->connstr('later') =~ s/'/''/gr;
+$subscriber->safe_psql('later', "CREATE SUBSCRIPTION later CONNECTION '$where' PUBLICATION later");
+wait_for($subscriber, "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'", 0, undef, 'later');
+my $offset = -s $subscriber->logfile;
+$origin->safe_psql('later', 'CREATE EXTENSION leader_election; INSERT INTO t VALUES (1)');
+wait_until(
+	sub { slurp_file($subscriber->logfile, $offset) =~ /target relation "leader_election\.\w+" does not exist/ },
+	'a subscriber without the extension');
+is($subscriber->safe_psql('later', 'SELECT count(*) FROM t'), 0, '... gets nothing');
+$subscriber->safe_psql('later', 'CREATE EXTENSION leader_election');
+wait_for($subscriber, 'SELECT count(*) FROM t', 1, undef, 'later');
+pass('... until it has it');
+$subscriber->safe_psql('later', 'ALTER SUBSCRIPTION later DISABLE;
+	ALTER SUBSCRIPTION later SET (slot_name = NONE); DROP SUBSCRIPTION later');
+
 done_testing();
