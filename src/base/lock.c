@@ -174,7 +174,20 @@ le_lock_holds_exclusive(void)
 LOCKTAG
 le_lock_mutex_tag(LockClass class, const char *name)
 {
-	return make_name_tag(class, name, NULL);
+	static char last_name[LE_NAME_MAX + 1];
+	static LOCKTAG last = {.locktag_field4 = 0};	/* of no class yet */
+	LOCKTAG		tag;
+
+	/* A process asks for the same lock again and again: keep its tag. */
+	if (last.locktag_field4 == class && strcmp(name, last_name) == 0)
+		return last;
+	tag = make_name_tag(class, name, NULL);
+	if (strlen(name) <= LE_NAME_MAX)
+	{
+		strcpy(last_name, name);
+		last = tag;
+	}
+	return tag;
 }
 
 /*
