@@ -221,6 +221,8 @@ extern void le_store_begin(void);
 extern void le_store_lock(int tables, LOCKMODE mode);
 extern bool le_store_try_lock(int tables, LOCKMODE mode);
 extern void le_store_check_unaltered(void);
+extern bool le_store_has_index(Oid index);
+extern bool le_store_locked_pkey(TableId table);
 extern bool le_store_is_other_version(void);
 extern bool le_store_stays_other_version(bool committed);
 extern void le_store_check_protocol(void);
@@ -280,6 +282,7 @@ typedef struct RowScan
 	TableId		table;
 	Relation	rel;
 	Relation	index;
+	LOCKMODE	index_lock;		/* that le_scan_end() releases */
 	Snapshot	snapshot;
 	bool		latest;			/* le_scan_end() unregisters the snapshot */
 	struct IndexScanDescData *desc;

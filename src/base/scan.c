@@ -115,7 +115,9 @@ open_scan(TableId table, Oid index, int columns, Snapshot snapshot)
 
 	scan->table = table;
 	scan->rel = le_table_open(le_store.table[table].rel);
-	scan->index = index_open(index, AccessShareLock);
+	scan->index_lock = index == le_store.table[table].pkey &&
+		le_store_locked_pkey(table) ? NoLock : AccessShareLock;
+	scan->index = index_open(index, scan->index_lock);
 	scan->latest = snapshot == NULL;
 	if (scan->latest)
 	{
@@ -235,7 +237,7 @@ le_scan_end(RowScan *scan)
 	index_endscan(scan->desc);
 	if (scan->latest)
 		UnregisterSnapshot(scan->snapshot);
-	index_close(scan->index, AccessShareLock);
+	index_close(scan->index, scan->index_lock);
 	relation_close(scan->rel, NoLock);
 	pfree(scan);
 }

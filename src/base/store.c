@@ -51,7 +51,10 @@
 Store		le_store;
 static bool is_valid = false;
 
-/* What the running call has locked last, and where it was then */
+/*
+ * Where the tables were when the running call has locked some last; and which
+ * primary key was locked with each table
+ */
 static Table locked[TABLE_COUNT];
 
 /* What the running call has read for all its elections */
@@ -233,6 +236,30 @@ le_store_forget(void)
 }
 
 /*
+ * Is this one of the indexes that our script makes?
+ */
+bool
+le_store_has_index(Oid index)
+{
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		if (index == le_store.table[i].pkey)
+			return true;
+	}
+	return index == le_store.history_acquired_at;
+}
+
+/*
+ * The caller has locked this table.  Has it locked the primary key, too, that
+ * the table has now?  It may have been replaced since (REINDEX CONCURRENTLY).
+ */
+bool
+le_store_locked_pkey(TableId table)
+{
+	return locked[table].pkey == le_store.table[table].pkey;
+}
+
+/*
  * Raise an error unless the tables are those that the call has locked, and are
  * still as our script has made them.  Code that others have attached to one of
  * them has run in this transaction: its own locks do not keep it from altering
@@ -363,10 +390,14 @@ lock_tables(int tables, LOCKMODE mode, bool wait)
 		return false;
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
-		if ((tables & (1 << i)) != 0 &&
-			(!lock_relation(le_store.table[i].rel, mode, wait) ||
-			 !lock_relation(le_store.table[i].pkey, AccessShareLock, wait)))
+		Oid			pkey = le_store.table[i].pkey;
+
+		if ((tables & (1 << i)) == 0)
+			continue;
+		if (!lock_relation(le_store.table[i].rel, mode, wait) ||
+			!lock_relation(pkey, AccessShareLock, wait))
 			return false;
+		locked[i].pkey = pkey;
 	}
 
 	/*
@@ -378,7 +409,8 @@ lock_tables(int tables, LOCKMODE mode, bool wait)
 		le_table_report_dropped();
 	if (!speaks_ours())
 		le_store_check_protocol();
-	memcpy(locked, le_store.table, sizeof(locked));
+	for (int i = 0; i < TABLE_COUNT; i++)
+		locked[i].rel = le_store.table[i].rel;
 	return true;
 }
 
