@@ -231,6 +231,7 @@ extern void le_store_forget(void);
 
 /* table.c */
 extern Relation le_table_open(Oid table);
+extern bool le_table_is_blank(Oid table);
 extern bool le_table_lock_indexes(Oid table, LOCKMODE mode);
 pg_noreturn extern void le_table_report_dropped(void);
 

@@ -9,9 +9,11 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
 #include "access/table.h"
 #include "base/base.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "utils/relcache.h"
 
 /*
  * Open a table of ours, which this transaction has locked.
@@ -19,11 +21,27 @@
 Relation
 le_table_open(Oid table)
 {
-	Relation	rel = try_relation_open(table, NoLock);
+	Relation	rel = RelationIdGetRelation(table);
 
+	/* relation_open() looks first whether it is there: the lock says so. */
 	if (rel == NULL)
 		le_table_report_dropped();
+	pgstat_init_relation(rel);
 	return rel;
+}
+
+/*
+ * Has no row ever been written to this table, which the caller has locked?  Rows
+ * of transactions that have committed by now are in pages that it has by now.
+ */
+bool
+le_table_is_blank(Oid table)
+{
+	Relation	rel = le_table_open(table);
+	bool		blank = RelationGetNumberOfBlocks(rel) == 0;
+
+	table_close(rel, NoLock);
+	return blank;
 }
 
 /*

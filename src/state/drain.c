@@ -132,7 +132,8 @@ le_drain_read(const char *election)
 	List	   *own = le_remembered.drains;
 	Drains	   *drains;
 
-	if (!le_remembered.knows_drains)
+	if (!le_remembered.knows_drains &&
+		!le_table_is_blank(le_store.table[TABLE_DRAIN].rel))
 	{
 		RowScan    *scan = le_scan_find_begin(TABLE_DRAIN, 1, NULL);
 		bool		has_all = !le_remembered.knows_drains_of_all &&

@@ -97,6 +97,8 @@ le_pause_all_read(void)
 {
 	if (le_remembered.knows_pause_all)
 		return unconstify(struct Pause *, le_remembered.pause_all);
+	if (le_table_is_blank(le_store.table[TABLE_PAUSE_ALL].rel))
+		return NULL;
 	return le_scan_read_one(TABLE_PAUSE_ALL, le_key(SCOPE), NULL,
 							make_pause_all);
 }
