@@ -358,6 +358,8 @@ extern Row *le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode,
 							 bool *busy);
 extern Row *le_row_lock(TableId table, Key key,
 						LockTupleMode mode, bool *busy);
+extern Row *le_row_lock_read(TableId table, ItemPointerData tid,
+							 LockTupleMode mode, bool *busy);
 extern Row *le_row_lock_or_new(TableId table, Key key);
 extern void le_row_write(Row *row);
 extern void le_row_delete(Row *row);

@@ -95,33 +95,25 @@ le_row_new(TableId table)
 }
 
 /*
- * Lock the row with that key until the transaction ends, to update it
- * (LockTupleNoKeyExclusive) or to delete it (LockTupleExclusive), and read its
- * latest version.  NULL: there is no such row (*busy is false), or another
- * transaction has locked it, or has changed it just now (*busy is true).
+ * Lock the latest version of the row at that place.  See le_row_find_lock().
  */
-Row *
-le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode, bool *busy)
+static Row *
+lock_row(TableId table, Relation rel, Snapshot snapshot, TupleTableSlot *slot,
+		 ItemPointerData tid, LockTupleMode mode, bool *busy)
 {
-	TupleTableSlot *slot = scan->slot;
-	ItemPointerData tid;
 	TM_FailureData failure;
 	Row		   *row = NULL;
 
-	Assert(CheckRelationLockedByMe(scan->rel, RowExclusiveLock, true));
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 	*busy = false;
-	if (!le_scan_find(scan, key, NULL))
-		return NULL;
-	tid = slot->tts_tid;
-	switch (table_tuple_lock(scan->rel, &tid, scan->snapshot, slot,
+	switch (table_tuple_lock(rel, &tid, snapshot, slot,
 							 GetCurrentCommandId(false), mode, LockWaitSkip,
 							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
 		case TM_Ok:
 			le_xact_holds = true;
 			row = palloc(sizeof(Row));
-			le_scan_set_row(row, scan->table, scan->rel,
-							ExecCopySlotHeapTuple(slot));
+			le_scan_set_row(row, table, rel, ExecCopySlotHeapTuple(slot));
 			break;
 		case TM_Deleted:
 			break;
@@ -133,7 +125,43 @@ le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode, bool *busy)
 }
 
 /*
- * The same for a single row of a table.
+ * Lock the row with that key until the transaction ends, to update it
+ * (LockTupleNoKeyExclusive) or to delete it (LockTupleExclusive), and read its
+ * latest version.  NULL: there is no such row (*busy is false), or another
+ * transaction has locked it, or has changed it just now (*busy is true).
+ */
+Row *
+le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode, bool *busy)
+{
+	*busy = false;
+	return le_scan_find(scan, key, NULL) ?
+		lock_row(scan->table, scan->rel, scan->snapshot, scan->slot,
+				 scan->slot->tts_tid, mode, busy) : NULL;
+}
+
+/*
+ * The same for a row that was read at that place, without another search.  The
+ * caller has kept a snapshot registered since before that, or the version that
+ * was read may have been removed, and another row be there by now.  A row that
+ * was deleted is gone, even if there is a new one with its key.
+ */
+Row *
+le_row_lock_read(TableId table, ItemPointerData tid, LockTupleMode mode,
+				 bool *busy)
+{
+	Relation	rel = le_table_open(le_store.table[table].rel);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	Row		   *row;
+
+	Assert(HaveRegisteredOrActiveSnapshot());
+	row = lock_row(table, rel, GetLatestSnapshot(), slot, tid, mode, busy);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
+	return row;
+}
+
+/*
+ * The same as le_row_find_lock() for a single row of a table.
  */
 Row *
 le_row_lock(TableId table, Key key, LockTupleMode mode, bool *busy)

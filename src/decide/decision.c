@@ -185,11 +185,6 @@ decide_end(Decision *d, Contender **kept_for)
 	barred_until = Max(d->not_before, d->view->grace);
 	*kept_for = find_successor(d);
 	d->view->passes_holder = steps_down(d);
-	if (d->view->passes_holder)
-		d->passed_over = le_candidate_of_lease(d->lease);
-	if (loses(d))
-		d->loser = d->passed_over != NULL ?
-			d->passed_over : le_candidate_of_lease(d->lease);
 	if (d->election->initial_delay == 0 || *kept_for != NULL)
 		return barred_until;
 	le_decision_look_who_stands(d);
@@ -257,6 +252,10 @@ le_decision_make(Decision *d, const Candidate *caller)
 	winner = le_vacancy_fill(d->view,
 							 d->grants ? barred_until : PG_INT64_MAX,
 							 &kept_for);
+	if (d->state != LEASE_VACANT && d->view->passes_holder)
+		d->passed_over = d->view->holder->candidate;
+	if (d->state != LEASE_VACANT && loses(d))
+		d->loser = d->view->holder->candidate;
 	if (kept_for != NULL)
 		d->successor = kept_for->candidate;
 	if (winner == NULL)

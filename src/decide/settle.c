@@ -39,6 +39,7 @@
 
 #include "decide/decide.h"
 #include "miscadmin.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 /*
@@ -108,15 +109,15 @@ lock_rows(Decision *d, Row **history)
 {
 	*history = NULL;
 	if (d->lease->row == NULL)
-		d->lease = le_lease_lock(d->lease->election);
+		d->lease = le_lease_lock_read(d->lease);
 	return d->lease != NULL &&
 		(d->state == LEASE_VACANT ||
 		 le_history_lock(d->lease->election, d->lease->term, history)) &&
-		(d->passed_over == NULL || le_candidate_lock(d->passed_over)) &&
-		(d->loser == NULL || le_candidate_lock(d->loser) ||
+		(d->passed_over == NULL || le_candidate_lock_read(d->passed_over)) &&
+		(d->loser == NULL || le_candidate_lock_read(d->loser) ||
 		 d->election->preempt_delay == 0) &&
 		(d->winner == NULL ||
-		 (le_candidate_lock(d->winner) && d->winner->row != NULL));
+		 (le_candidate_lock_read(d->winner) && d->winner->row != NULL));
 }
 
 /*
@@ -264,7 +265,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	 */
 	if (d->state != LEASE_VACANT || late)
 	{
-		d->lease = le_lease_lock(name);
+		d->lease = le_lease_lock_read(d->lease);
 		if (d->lease == NULL)
 			return SETTLED_BUSY;
 	}
@@ -328,20 +329,9 @@ check(Decision *d, Row **history)
 	return SETTLED_NOT_YET;
 }
 
-/*
- * Look at an election and do what is due: end a leadership that is over, or
- * that its holder gives up (give_up), and elect the next leader.
- *
- * caller: the candidate in whose own call this happens, NULL for none.  proof
- * was made before the election lock was taken.  The caller holds that lock and
- * the tables' locks.  A seat of a group is granted or reserved only if the
- * caller holds the group lock, too (cap.c); without it, only a term ends.
- * *lease becomes the lease as it is then, unless a row is busy.
- */
-Settled
-le_settle(const Election *election,
-		  const Candidate *caller, const GiveUp *give_up, const Proof *proof,
-		  Lease **lease)
+static Settled
+settle(const Election *election, const Candidate *caller,
+	   const GiveUp *give_up, const Proof *proof, Lease **lease)
 {
 	Decision	d = {.proof = proof};
 	Row		   *history;
@@ -377,4 +367,29 @@ le_settle(const Election *election,
 		le_candidate_set_stood(d.loser, d.now);
 	le_spread_touch(election->name);
 	return d.state == LEASE_LED ? SETTLED_GAVE_UP : SETTLED_CHANGED;
+}
+
+/*
+ * Look at an election and do what is due: end a leadership that is over, or
+ * that its holder gives up (give_up), and elect the next leader.
+ *
+ * caller: the candidate in whose own call this happens, NULL for none.  proof
+ * was made before the election lock was taken.  The caller holds that lock and
+ * the tables' locks.  A seat of a group is granted or reserved only if the
+ * caller holds the group lock, too (cap.c); without it, only a term ends.
+ * *lease becomes the lease as it is then, unless a row is busy.
+ *
+ * Nothing is read by the snapshot.  While it is registered, no version of a row
+ * that is read here is removed, and the row can be locked where it was read
+ * (le_row_lock_read()).
+ */
+Settled
+le_settle(const Election *election, const Candidate *caller,
+		  const GiveUp *give_up, const Proof *proof, Lease **lease)
+{
+	Snapshot	kept = RegisterSnapshot(GetLatestSnapshot());
+	Settled		settled = settle(election, caller, give_up, proof, lease);
+
+	UnregisterSnapshot(kept);
+	return settled;
 }

@@ -76,6 +76,7 @@ view_candidate(const Row *row)
 	le_fields_read(fields, lengthof(fields), row, &c);
 	c.sits_out = LE_GET(row, CANDIDATE_SITS_OUT, DatumGetInt64, -1);
 	c.own_write = le_scan_is_own_write(row);
+	c.tid = row->tid;
 	if (row->nulls[CANDIDATE_STOOD_MONO])
 		c.stood = c.place;
 	return c;
@@ -292,17 +293,12 @@ le_candidate_of_lease(const Lease *lease)
 }
 
 /*
- * Lock the candidate's row until the transaction ends, and read it again: it
- * may have changed.  If it is gone, or another candidate's by now, c->row is
- * NULL.  False: another transaction has locked it.
+ * The candidate's row was locked: it may have changed since it was read.  If it
+ * is gone (NULL), or another candidate's by now, c->row is NULL.
  */
-static bool
-lock_candidate(Candidate *c, LockTupleMode mode)
+static void
+set_locked(Candidate *c, Row *row)
 {
-	bool		busy;
-	Row		   *row = le_row_lock(TABLE_CANDIDATE,
-								  le_key_text(c->election, c->candidate),
-								  mode, &busy);
 	Candidate  *present = row != NULL ? make_candidate(row) : NULL;
 
 	if (present != NULL && le_candidate_is_same(present, c))
@@ -310,6 +306,20 @@ lock_candidate(Candidate *c, LockTupleMode mode)
 	else
 		row = NULL;
 	c->row = row;
+}
+
+/*
+ * Lock the candidate's row until the transaction ends, and read it again.
+ * False: another transaction has locked it.
+ */
+static bool
+lock_candidate(Candidate *c, LockTupleMode mode)
+{
+	bool		busy;
+
+	set_locked(c, le_row_lock(TABLE_CANDIDATE,
+							  le_key_text(c->election, c->candidate), mode,
+							  &busy));
 	return !busy;
 }
 
@@ -320,6 +330,22 @@ bool
 le_candidate_lock(Candidate *c)
 {
 	return lock_candidate(c, LockTupleNoKeyExclusive);
+}
+
+/*
+ * The same, by a caller that has kept a snapshot registered since before it
+ * read the candidate, if that was in its row.
+ */
+bool
+le_candidate_lock_read(Candidate *c)
+{
+	bool		busy;
+
+	if (!ItemPointerIsValid(&c->tid))
+		return le_candidate_lock(c);
+	set_locked(c, le_row_lock_read(TABLE_CANDIDATE, c->tid,
+								   LockTupleNoKeyExclusive, &busy));
+	return !busy;
 }
 
 /*

@@ -195,6 +195,7 @@ make_lease(const Row *row)
 	if (!row->nulls[LEASE_REQUEST])
 		lease->request = DatumGetUUIDP(datumCopy(row->values[LEASE_REQUEST],
 												 false, UUID_LEN));
+	lease->tid = row->tid;
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_scan_is_own_write(row);
 	return lease;
@@ -349,6 +350,16 @@ le_lease_next(RowScan *scan)
 	return le_scan_next(scan, &row) ? make_lease(&row) : NULL;
 }
 
+static Lease *
+make_locked(Row *row)
+{
+	Lease	   *lease = row != NULL ? make_lease(row) : NULL;
+
+	if (lease != NULL)
+		lease->row = row;
+	return lease;
+}
+
 /*
  * Lock a lease row until the transaction ends, and read it.  scan finds
  * leases.  NULL: another transaction has locked the row, or it is gone.
@@ -357,15 +368,22 @@ Lease *
 le_lease_find_lock(RowScan *scan, const char *election)
 {
 	bool		busy;
-	Row		   *row = le_row_find_lock(scan, le_key(election),
-									   LockTupleNoKeyExclusive, &busy);
-	Lease	   *lease;
 
-	if (row == NULL)
-		return NULL;
-	lease = make_lease(row);
-	lease->row = row;
-	return lease;
+	return make_locked(le_row_find_lock(scan, le_key(election),
+										LockTupleNoKeyExclusive, &busy));
+}
+
+/*
+ * The same for a lease that was read, by a caller that has kept a snapshot
+ * registered since before that.
+ */
+Lease *
+le_lease_lock_read(const Lease *seen)
+{
+	bool		busy;
+
+	return make_locked(le_row_lock_read(TABLE_LEASE, seen->tid,
+										LockTupleNoKeyExclusive, &busy));
 }
 
 /*

@@ -216,6 +216,7 @@ typedef struct Lease
 	int			backend_pid;	/* 0: detached */
 	int			rank;
 	TransactionId xmin;			/* of the transaction that wrote the row */
+	ItemPointerData tid;		/* where the row was read */
 	bool		own_write;		/* the running transaction wrote it */
 	bool		auto_renew;
 	bool		incomplete;		/* led, but it lacks what every grant writes */
@@ -234,6 +235,7 @@ extern RowScan *le_lease_scan(Key key);
 extern Lease *le_lease_next(RowScan *scan);
 extern Lease *le_lease_lock(const char *election);
 extern Lease *le_lease_find_lock(RowScan *scan, const char *election);
+extern Lease *le_lease_lock_read(const Lease *seen);
 extern void le_lease_create(const char *election,
 							TimestampTz created_at, int64 after_term);
 extern void le_lease_grant(Lease *lease, const Candidate *to,
@@ -307,6 +309,7 @@ struct Candidate
 	int64		seen;			/* seen_mono; 0: a session's candidate */
 	int64		seen_for;		/* it counts as alive for so long since */
 	bool		own_write;		/* the running transaction has written it */
+	ItemPointerData tid;		/* where it was read; invalid: in no row */
 	Run			run;			/* that its own call asks for; in no table */
 	const pg_uuid_t *request;	/* which that is; in no table; NULL: none */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -333,6 +336,7 @@ extern bool le_candidate_update(Candidate *who,
 extern bool le_candidate_needs_heartbeat(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(Candidate *c);
+extern bool le_candidate_lock_read(Candidate *c);
 extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);
 extern void le_candidate_set_stood(Candidate *c, int64 stood);
 extern bool le_candidate_withdraw(const Candidate *who);
