@@ -139,7 +139,7 @@ extern bool le_room_free_reserved(void);
 extern void le_wake_workers(Oid database);
 extern void le_wake_backend(int pid);
 extern uint32 le_wake_observer_event(void);
-extern void le_wake_observers(void);
+extern void le_wake_workers_and_observers(void);
 
 /* store.c */
 /* Our tables, in the order in which every transaction locks them */

@@ -255,8 +255,8 @@ le_commit_wake_others(void)
 	foreach_int(pid, winner_pids)
 		le_wake_backend(pid);
 	if (log_lines != NIL)
-		le_wake_observers();
-	if (wake_worker)
+		le_wake_workers_and_observers();
+	else if (wake_worker)
 		le_wake_workers(MyDatabaseId);
 	foreach_ptr(const LogLine, line, log_lines)
 		ereport(LOG_SERVER_ONLY,

@@ -17,6 +17,25 @@
 #include "storage/procarray.h"
 
 /*
+ * Wake all other background workers of a database, and the processes that wait
+ * for that event (0: none).
+ */
+static void
+wake(Oid database, uint32 event)
+{
+	PGPROC	   *procs = ProcGlobal->allProcs;
+	uint32		count = ProcGlobal->allProcCount;
+
+	for (PGPROC *proc = procs; proc < procs + count; proc++)
+	{
+		if (proc->databaseId == database && proc->pid != 0 &&
+			((LeIsBackgroundWorker(proc) && proc != MyProc) ||
+			 (event != 0 && proc->wait_event_info == event)))
+			SetLatch(&proc->procLatch);
+	}
+}
+
+/*
  * Wake all other background workers of a database (InvalidOid: those of none).
  * Ours is among them, and for the few others a wake-up is harmless.  To know
  * which one is ours would need shared memory, and so a restart to install.
@@ -24,14 +43,7 @@
 void
 le_wake_workers(Oid database)
 {
-	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
-	{
-		PGPROC	   *proc = &ProcGlobal->allProcs[i];
-
-		if (proc->pid != 0 && proc != MyProc &&
-			proc->databaseId == database && LeIsBackgroundWorker(proc))
-			SetLatch(&proc->procLatch);
-	}
+	wake(database, 0);
 }
 
 void
@@ -44,9 +56,9 @@ le_wake_backend(int pid)
 }
 
 /*
- * The wait event of wait_for_change, by which le_wake_observers() finds its
- * backends.  The first call in a process may raise an error: the server keeps
- * the event's name in shared memory, where there may be no room.
+ * The wait event of wait_for_change, by which wake() finds its backends.  The
+ * first call in a process may raise an error: the server keeps the event's name
+ * in shared memory, where there may be no room.
  */
 uint32
 le_wake_observer_event(void)
@@ -59,21 +71,12 @@ le_wake_observer_event(void)
 }
 
 /*
- * Wake the backends of this database that are in wait_for_change.  One that is
- * about to sleep has set its wait event before it looked: either it has seen
- * the change, or it is found here.
+ * Wake the workers and the backends of this database that are in
+ * wait_for_change.  One that is about to sleep has set its wait event before it
+ * looked: either it has seen the change, or it is found here.
  */
 void
-le_wake_observers(void)
+le_wake_workers_and_observers(void)
 {
-	uint32		event = le_wake_observer_event();
-
-	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
-	{
-		PGPROC	   *proc = &ProcGlobal->allProcs[i];
-
-		if (proc->pid != 0 && proc->databaseId == MyDatabaseId &&
-			proc->wait_event_info == event)
-			SetLatch(&proc->procLatch);
-	}
+	wake(MyDatabaseId, le_wake_observer_event());
 }
