@@ -227,7 +227,7 @@ CREATE UNLOGGED TABLE leader_election.candidate (
 	stood_mono		bigint,
 	role_id			text COLLATE "C",
 	PRIMARY KEY (election, candidate)
-) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
+) WITH (fillfactor = 50, vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy; emptied by a crash and by a promotion';
 COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
 COMMENT ON COLUMN leader_election.candidate.role_id IS 'which role role means, as owner_id in table election';
