@@ -30,7 +30,7 @@ use LeaderElection;
 use Test::More;
 
 our @EXPORT = (
-	qw($SHORT at_most campaigns everybody_has_left follow_leader lock_row people peer
+	qw($SHORT at_most campaigns elected everybody_has_left follow_leader lock_row people peer
 	  refused release same scenario since status term_in told unchanged wait_for_leader wait_over),
 	@Detached::EXPORT, @LeaderElection::EXPORT, qw(done_testing));
 
@@ -119,6 +119,17 @@ sub people
 
 	push @people, @new;
 	return wantarray ? @new : $new[0];
+}
+
+# The term in which a session is elected, by its own calls. One that comes while the
+# worker looks at the election answers that it does not lead.
+sub elected
+{
+	my ($session, $e) = @_;
+	my $term = '';
+
+	wait_until(sub { ($term = joins($session, $e)) ne '' }, "$session->{name} to be elected");
+	return $term;
 }
 
 # Begins to campaign, and returns when the server knows that. The result of the

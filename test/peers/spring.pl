@@ -77,7 +77,7 @@ scenario('locked again by who had it, after its time', sub {
 	wait_over($e);
 	same(term_in($one, $e), '', 'is over');
 	same($one->query("SELECT term FROM leader_election.renew('$e')"), '', 'cannot be renewed');
-	same(joins($one, $e), 2, 'a new term');
+	same(elected($one, $e), 2, 'a new term');
 });
 
 scenario('renewed by who does not have it', sub {
