@@ -11,6 +11,7 @@
 #	subject, kind
 #	env        what is not usual
 #	steps
+#	before     what is done before its process is started, with the case
 #	under      the command that starts the process
 #	unchecked  the checker does not know it: its election is in another database, or
 #	           its name is its own
@@ -167,9 +168,11 @@ sub start_case
 	$case->{steps} = [ @{ $case->{script} } ];
 	$case->{failure} = $case->{found} = undef;
 	$case->{started} = now_ns();
+	$case->{candidate} = "$case->{subject}-$n";
+	$case->{before}->($case) if $case->{before};
 	$case->{process} = start_subject(
 		subject => $case->{subject}, kind => $case->{kind}, election => $case->{election},
-		candidate => "$case->{subject}-$n", n => $n, under => $case->{under},
+		candidate => $case->{candidate}, n => $n, under => $case->{under},
 		log => "$out/$case->{election}.err", env => environment($n, %{ $case->{env} }));
 	$case->{stepped} = now_ns();
 	return;

@@ -1,4 +1,4 @@
-# What follows if a handler raises an error, exits, blocks, or calls close() or resign():
+# What follows if a handler raises an error, exits, blocks, or calls close(), resign() or wait():
 # the table in docs/clients.md. And what a client does before it leads: the name it
 # takes, and what it tells in a forked child.
 
@@ -96,6 +96,8 @@ my %FOLLOWS = (
 		[ 'resigns' => sends('resign') ], [ 'loses' => event('lost', 'resigned') ] ],
 	'elected:close' => [ @elected, [ 'loses' => event('lost', 'closed') ], @closed ],
 	'elected:resign' => [ @elected, [ 'loses' => event('lost', 'resigned') ], @elected ],
+	'elected:wait' => [ @elected, [ 'works' => still_works() ], [ 'resigns' => sends('resign') ],
+		[ 'loses' => event('lost', 'resigned') ], @elected ],
 
 	'lost:raise' => [ @loses, @error ],
 	'lost:exit' => [ @loses, [ 'ends' => ends(7) ] ],
@@ -103,6 +105,8 @@ my %FOLLOWS = (
 		[ 'does not stand' => stays(1.5, 'elected|error', 1) ], @elected ],
 	'lost:close' => [ @loses, @closed ],
 	'lost:resign' => [ @loses, @elected ],
+	'lost:wait' => [ @loses, [ 'does not stand' => stays(1.5, 'elected|error', 1) ],
+		[ 'SIGTERM' => sends('TERM') ], @closed ],
 
 	'yield:raise' => [ @asked, [ 'loses' => event('lost', 'yielded|resigned') ] ],
 	'yield:exit' => [ @asked, [ 'ends' => ends(7) ] ],

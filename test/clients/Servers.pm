@@ -186,7 +186,7 @@ sub start_servers
 	my ($folder, $delay, $lags) = @_;
 
 	$dir = $folder;
-	$port{$_} = free_port() foreach 1, 2, 3, qw(pooler documented nobody slow lossy named);
+	$port{$_} = free_port() foreach 1, 2, 3, qw(pooler documented nobody slow lossy named silent late);
 	run("initdb -D '$dir/server1' -U postgres -A trust -E UTF8 --no-locale -N");
 	write_settings(1);
 	admit(1);

@@ -24,6 +24,7 @@ use POSIX ();
 use Refusals;
 use Servers qw(grant is_portable port sql start_servers stop_servers use_edition $out);
 use Stands;
+use Starts;
 use Subjects;
 
 my %option;
@@ -651,6 +652,7 @@ my @ALONE = (
 	{ name => 'refused everywhere', cases => \&refused_everywhere, line => __LINE__ },
 	{ name => 'refused for good', cases => \&refused_for_good, line => __LINE__ },
 	{ name => 'handlers', cases => \&handlers, line => __LINE__, deployment => 0 },
+	{ name => 'begins and ends', cases => \&begins_and_ends, line => __LINE__ },
 	{ name => 'default names', cases => \&default_names, line => __LINE__ },
 	{ name => 'forks', cases => \&forks, line => __LINE__ },
 	{ name => 'behind a pooler', run => \&session_behind_a_pooler, line => __LINE__ },

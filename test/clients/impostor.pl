@@ -2,6 +2,7 @@
 #
 #	perl impostor.pl PORT reset    ends each connection, with a reset
 #	perl impostor.pl PORT hangup   lets everybody log in, and hangs up at the first query
+#	perl impostor.pl PORT silent   takes each connection, and says nothing
 #
 # The second is what a pool sees that hands out connections of a server that died.
 
@@ -51,6 +52,7 @@ sub answer
 	my ($socket) = @_;
 
 	return hang_up($socket) unless sysread $socket, my $data, 65536;
+	return if $mode eq 'silent';
 	my ($length, $code) = unpack 'NN', $data;
 
 	return hang_up($socket) if $said{$socket};

@@ -1,5 +1,6 @@
-# Consul's tests of Lock and Semaphore, and of what happens to locks when sessions are
-# invalidated (api/lock_test.go, api/semaphore_test.go, agent/consul/state).
+# Consul's tests of Lock and Semaphore, of what happens to locks when sessions are
+# invalidated, and of "consul lock" (api/lock_test.go, api/semaphore_test.go,
+# agent/consul/state, command/lock).
 
 use strict;
 use warnings;
@@ -7,6 +8,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin, "$FindBin::RealBin/../t";
 use Peers;
+use PgLeader;
 
 peer('Consul');
 
@@ -173,6 +175,39 @@ scenario('an invalidated session and its other locks', sub {
 		WHERE election LIKE '$e %' AND state <> 'vacant'", 0);
 	same(any("SELECT string_agg(reason, ', ') FROM leader_election.history
 		WHERE election LIKE '$e %'"), join(', ', ('session ended') x 3), 'all are free');
+});
+
+scenario('the command of a lock', sub {
+	my ($e) = @_;
+
+	same(run_pg_leader($node, '-e', $e, '--', 'sh', '-c', 'exit 0'), 0, 'is run');
+	same(run_pg_leader($node, '-e', $e, '--', 'sh', '-c', 'exit 7'), 7, 'its exit code is told');
+	same(run_pg_leader($node, '-e', $e, '--', 'test', '-d', '/'), 0, 'it needs no shell');
+	same(any("SELECT string_agg(reason, ' ') FROM leader_election.history WHERE election = '$e'"),
+		'resigned resigned resigned', 'and the lock is given back each time');
+});
+
+scenario('the command of a lock that another has', sub {
+	my ($e) = @_;
+	my $one = people('one');
+
+	joins($one, $e);
+	same(run_pg_leader($node, '-e', $e, '--wait=100ms', '--', 'sh', '-c', 'exit 0'), 122,
+		'is not run');
+	any("SELECT leader_election.create_group('$e: seats', 2)");
+	seats("$e: seats", $_) foreach qw(one two);
+	same(run_pg_leader($node, "--group=$e: seats", '--wait=100ms', '--', 'sh', '-c', 'exit 0'), 122,
+		'nor that of a semaphore');
+	release("$e: seats/2", 1);
+	same(run_pg_leader($node, "--group=$e: seats", '--wait=100s', '--', 'sh', '-c',
+			'test "$PG_LEADER_SEAT" = 2'), 0, 'but when a seat is free');
+});
+
+scenario('bad options of the command', sub {
+	my ($e) = @_;
+
+	same(run_pg_leader($node, '-e', $e, $_, '--', 'true'), 125, "$_ is refused")
+	  foreach '--wait=blah', '--wait=-10s', '--check-failures=-5', '--grace=blah';
 });
 
 # What is created after a drop begins above the terms of what was dropped: these two

@@ -132,12 +132,22 @@ public class Driver {
             leader.close();
         if (what.equals("resign"))
             leader.resign();
+        if (what.equals("wait"))
+            waitInHandler();
         if (what.equals("block"))
             try {
                 Thread.sleep(2 * time("LEASE", "2").toMillis());
             } catch (InterruptedException e) {
                 // it does not block then
             }
+    }
+
+    static void waitInHandler() {
+        try {
+            leader.await(Duration.ofDays(1));
+        } catch (SQLException | InterruptedException e) {
+            // what has ended the client is said elsewhere
+        }
     }
 
     static void write(String url, String election, String candidate, long term) {

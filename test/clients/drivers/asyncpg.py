@@ -42,6 +42,8 @@ async def misbehave(event):
         await leadership.close()
     elif what == "resign":
         await leadership.resign()
+    elif what == "wait":
+        await leadership.wait()
     return True
 
 

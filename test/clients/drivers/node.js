@@ -75,6 +75,7 @@ function misbehave(event) {
   if (what === 'block') return sleep(2 * ms('LEASE'))
   if (what === 'close') leadership.close()
   if (what === 'resign') leadership.resign()
+  if (what === 'wait') return leadership.wait()
 }
 
 let state

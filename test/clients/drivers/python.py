@@ -44,6 +44,8 @@ def misbehave(event):
         leadership.close()
     elif what == "resign":
         leadership.resign()
+    elif what == "wait":
+        leadership.wait()
     return True
 
 

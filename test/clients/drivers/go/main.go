@@ -86,8 +86,8 @@ func where(places pool, environment bool) string {
 
 // handler does once what HANDLER says of an event, and returns the error to raise.
 type handler struct {
-	resign, close func()
-	done          atomic.Bool
+	resign, close, wait func()
+	done                atomic.Bool
 }
 
 func (h *handler) handle(event string) error {
@@ -106,6 +106,8 @@ func (h *handler) handle(event string) error {
 		h.close()
 	case "resign":
 		h.resign()
+	case "wait":
+		h.wait()
 	}
 	return nil
 }
@@ -142,7 +144,7 @@ func main() {
 		opts.HealthCheck = func() bool { return time.Now().UnixNano()-turn.Load() < int64(healthy) }
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	h := &handler{resign: func() { l.Resign() }, close: stop}
+	h := &handler{resign: func() { l.Resign() }, close: stop, wait: func() { l.Wait(ctx) }}
 	if yields := os.Getenv("YIELD") != ""; yields || strings.HasPrefix(os.Getenv("HANDLER"), "yield:") {
 		opts.OnYield = func(term int64) {
 			say("yield", term)
