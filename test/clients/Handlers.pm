@@ -64,7 +64,7 @@ sub still_works
 		my $process = $case->{process};
 		my $working = last_event($process, 'working', now_ns() - $LEASE / 2 * 1e9) // return 0;
 
-		die "works in term $working->[1]\n" if $working->[1] != $process->{leads};
+		die "works in term $working->[1]\n" if $working->[1] != ($process->{leads} // 0);
 		return 1;
 	};
 }

@@ -227,7 +227,7 @@ sub closed_at_once
 sub without_a_server
 {
 	return map { [ "closed where nobody $_->[0]", { PGPORT => port($_->[1]) }, [
-		[ 'tries' => seconds_after(0.3, 'ready') ], @closes ] ] }
+		[ 'tries' => seconds_after(0.3, 'state') ], @closes ] ] }
 	  [ 'listens', 'nobody' ], [ 'answers', 'silent' ];
 }
 
