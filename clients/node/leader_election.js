@@ -16,10 +16,11 @@
  * checked what the blocking code itself did meanwhile: fence the writes (`fenced()`, or
  * send the term along).
  *
- * The states, and the methods of Candidate that lead from one to the next:
+ * The states, as docs/clients.md draws them, and the methods of Candidate between them:
  *
- *     standing --_extend--> leads --_lose--> losing --_giveBack--> standing
- *     any --_shut (close(), or an error that is final)--> ended
+ *     standing --_extend(grant)--> leads --_lose(reason)--> losing --_giveBack()--> standing
+ *     leads --_extend(grant)--> leads
+ *     any --_end('closed'), _fail(error)--> (if we lead: losing, then) closed
  *
  * In brackets: the fault of the conformance suite, test/clients, that a line is for.
  */
@@ -29,14 +30,16 @@ const { randomUUID } = require('node:crypto')
 const { EventEmitter, once } = require('node:events')
 const {
   Session, Addresses, hostsOf,
-  Reporter, defaultName, sqlstate, textOf,
+  Trouble, defaultName, sqlstate, textOf,
   clock, pause, within, noop, promised,
 } = require('./leader_election_base')
 
-// SQLSTATEs. See Candidate._judge.
+// SQLSTATEs. See Candidate._judge. What else we know of an error is noted on it: atLogin: nobody
+// knows what that server is; atStandby: it is a standby; isFinal: to try again is of no use.
 const MAY_PASS = /^(42501|3F000|42883|42P01|LE003)$/ // a GRANT, a restore, an upgrade mends it
 const LASTS = /^(28...|3D000|22023|0A000|25001)$/ // wrong arguments, mostly
 const DID_NOTHING = /^(55P03|57014)$/ // busy, or canceled: the lease is as it was
+const NOT_INSTALLED = /^(3F000|42883)$/ // no such schema, or function
 const NOT_THERE = /^(08...|57P..|53...)$/ // a server that starts, stops, or is full
 
 /** We do not lead. The code is that of the server's error of the same meaning. */
@@ -92,13 +95,12 @@ class Candidate extends EventEmitter {
   /** How many times this client was elected. */
   changes = 0
 
-  // `_lead` is what the application knows: the grant in which we lead. It ends by the clock, too.
+  // `_lead` is what the application knows: the grant in which we lead, which ends by the clock, too.
   // `_held` is what the server may take us to have. What is held, but not led, is given back.
   _lead = null
   _held = null
-  _trouble = null // what the last call came to, if it failed: see state
   _fatal = null // the error that was the end
-  _ended = false
+  _ended = false // and nothing is left to be done
   _waiting = 0 // calls of wait() that would throw that error
   _check = null // of our health, that has not answered yet
   _stands = false // the server may have a candidacy of ours
@@ -124,7 +126,7 @@ class Candidate extends EventEmitter {
     this._refusalTimeout = options.refusalTimeout ?? 30000
     const log = options.log ?? console.error.bind(console, `leader_election ${election}:`)
     this._log = (...words) => promised(() => log(...words)).catch(noop) // one that fails ends nothing
-    this._reporter = new Reporter(this._log)
+    this._trouble = new Trouble(this._log)
     signal?.addEventListener('abort', () => this.close(), { signal: this._closing.signal })
     if (signal?.aborted) this._closing.abort()
     this._over = this._live()
@@ -146,8 +148,8 @@ class Candidate extends EventEmitter {
    */
   get state() {
     if (this._fatal) return `failed: ${sqlstate(this._fatal) ?? 'XX000'} ${textOf(this._fatal)}`
-    if (this._closing.signal.aborted) return 'closed'
-    return this.leads ? 'leads' : this._trouble ?? 'standing'
+    if (this._isClosing) return 'closed'
+    return this.leads ? 'leads' : this._trouble.text ?? 'standing'
   }
 
   /**
@@ -178,7 +180,7 @@ class Candidate extends EventEmitter {
   async run(work) {
     this._work = work
     const lead = this._lead // we may lead already
-    this._queue = this._queue.then(() => this._begin(lead))
+    this._queue = this._queue.then(() => this._beginWork(lead))
     await this._over
     if (this._fatal) throw this._fatal
   }
@@ -213,7 +215,7 @@ class Candidate extends EventEmitter {
    * run(), that awaits close() waits for itself, and so for callTimeout.)
    */
   async close() {
-    this._shut('closed')
+    this._end('closed')
     await within(this._over, this._callTimeout).catch(noop)
   }
 
@@ -225,8 +227,8 @@ class Candidate extends EventEmitter {
   async _renew(lead) { return lead }
   /** Gives back what is held, if it is, and withdraws. Was there a server that heard it? */
   async _leave(held) { return false }
-  /** An error came out of a call. */
-  async _failed(error) {}
+  /** What an error that came out of a call means for the connection. */
+  async _disconnectAfter(error) {}
   /** The end has come: what may be waiting for a server is to come back soon. */
   _interrupt() {}
   _fence(client, term) {
@@ -236,12 +238,14 @@ class Candidate extends EventEmitter {
   }
   _clock() { return clock() }
 
+  get _isClosing() { return this._closing.signal.aborted }
+
   // --- the engine: one loop, which makes all calls, one after the other
 
   /** The whole life. If nobody hears of its error, that is an unhandled rejection. */
   async _live() {
     await null // until the constructors have returned
-    while (this._held || !this._closing.signal.aborted) {
+    while (this._held || !this._isClosing) {
       const woken = this._woken.signal // also by what happens in this turn
       let rest
       try {
@@ -261,10 +265,10 @@ class Candidate extends EventEmitter {
   /** Makes one step. Returns after how many ms the next one is due. */
   async _turn() {
     const lead = this._lead
-    if (this._held && !lead) return this._giveBack()
+    if (this._held && !lead) return this._giveBack() // losing
     if (!await this._isHealthy()) return this._sicken()
     if (!lead) await this._pace()
-    if (this._closing.signal.aborted) return 0
+    if (this._isClosing) return 0
     this._stands = true
     const grant = lead ? await this._renew(lead) : await this._stand()
     this._answered()
@@ -272,13 +276,13 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Takes an answer: a grant, or null, which we have asked for while we led by `lead`, or stood
-   * (null). Whatever is held after it, and not led, the next step gives back.
+   * Takes an answer: a grant, or null. `lead` is the leadership for which we have asked; null: we
+   * stood. What is held after it, and not led, the next step gives back.
    */
   _take(lead, grant) {
     this._watch() // a loop that was blocked may come here before the timer [hangs, with a check]
     this._held = grant ?? lead
-    if (this._lead !== lead || this._closing.signal.aborted) return 0 // it was lost meanwhile
+    if (this._lead !== lead || this._isClosing) return 0 // it was lost meanwhile
     if (lead && !grant) this._lose('not renewed')
     if (lead && grant && grant.term !== lead.term) this._lose('failover')
     if (grant && this._clock() < grant.deadline) this._extend(grant)
@@ -286,7 +290,7 @@ class Candidate extends EventEmitter {
     return this._held ? 0 : this._rest
   }
 
-  /** losing: the handlers first, then the lease. */
+  /** Ends losing: the handlers first, then the lease. */
   async _giveBack() {
     const held = this._held
     await this._queue // 'lost' was told, its handlers have returned, and the work has ended
@@ -308,8 +312,8 @@ class Candidate extends EventEmitter {
     } catch (error) {
       answer = error
     }
-    if (this._closing.signal.aborted) return false // it was not awaited
-    this._report('unhealthy', 'unhealthy', `unhealthy: the health check says: ${textOf(answer)}`)
+    if (this._isClosing) return false // it was not awaited
+    this._trouble.begins('unhealthy', 'unhealthy', `unhealthy: the health check says: ${textOf(answer)}`)
     return false
   }
 
@@ -344,12 +348,11 @@ class Candidate extends EventEmitter {
 
   /** What an error means for now. Returns after how many ms to try again. */
   async _recover(error) {
-    if (this._closing.signal.aborted) return 0
-    if (/^(3F000|42883)$/.test(error.code)) error.message += ' (CREATE EXTENSION leader_election, or portable.sql?)'
+    if (this._isClosing) return 0
     const isFinal = this._judge(error)
-    this._reportError(error)
-    await this._failed(error)
-    if (isFinal) this._shut('error', error)
+    this._report(error)
+    await this._disconnectAfter(error)
+    if (isFinal) this._fail(error)
     return this._addresses.areLeft && !this._lead ? 0 : this._backOff()
   }
 
@@ -375,25 +378,19 @@ class Candidate extends EventEmitter {
     return Math.min(100 * 2 ** this._failures++, most) * (1 - Math.random() / 2)
   }
 
-  _reportError(error) {
+  _report(error) {
     const code = sqlstate(error)
     const answered = code && !error.atStandby && !NOT_THERE.test(code)
-    if (answered) this._report(`refused ${code}`, `refused: ${code} ${textOf(error)}`)
-    else this._report(`unreachable ${code}`, `unreachable: ${textOf(error)}`)
-  }
-
-  /** Notes what is wrong, for `state`, and logs it unless this kind of trouble is known. */
-  _report(kind, trouble, line = trouble) {
-    this._trouble = trouble
-    this._reporter.trouble(kind, line)
+    const hint = NOT_INSTALLED.test(code) ? ' (CREATE EXTENSION leader_election, or portable.sql?)' : ''
+    if (answered) this._trouble.begins(`refused ${code}`, `refused: ${code} ${textOf(error)}${hint}`)
+    else this._trouble.begins(`unreachable ${code}`, `unreachable: ${textOf(error)}`)
   }
 
   /** A call has come to its end: what was wrong is over. */
   _answered() {
-    this._trouble = null
     this._failures = 0
     this._refusal = null
-    this._reporter.over()
+    this._trouble.ends()
   }
 
   // --- the engine: the leadership
@@ -401,10 +398,11 @@ class Candidate extends EventEmitter {
   /** Begins to lead, or goes on leading. */
   _extend(grant) {
     if (!this._lead) {
+      // over: when it is lost. asked: the application was, to yield. job: the work of run() in it
       const lead = { ...grant, over: new AbortController(), asked: false, job: null }
       this._lead = lead
       this.changes++
-      this._tell('elected', lead.term, () => this._begin(lead))
+      this._tell('elected', lead.term, () => this._beginWork(lead))
       this._wake()
     }
     Object.assign(this._lead, grant)
@@ -413,9 +411,9 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Ends the leadership, if there is one. The only place, and so the order: the term, the
-   * handlers, the lease. What it returns waits for the handlers and the work: if these returned
-   * it, they would wait for themselves.
+   * Ends the leadership, if there is one. In this order: the term is gone; the handlers of 'lost'
+   * are called, and the work ends; the engine gives the lease back. Returns a promise that settles
+   * when handlers and work have ended. (A handler that returned it would wait for itself.)
    */
   _lose(reason) {
     const lead = this._lead
@@ -447,9 +445,14 @@ class Candidate extends EventEmitter {
     return this.listenerCount('yield') ? this._tell('yield', this.term) : this._lose('yielded')
   }
 
-  /** Stops standing, for good. */
-  _shut(reason, error) {
-    if (reason === 'error') this._fatal ??= error || new Error(`failed without an error: ${error}`)
+  /** Ends for good with this error. */
+  _fail(error) {
+    this._fatal ??= error || new Error(`failed without an error: ${error}`)
+    this._end('error')
+  }
+
+  /** Ends for good. */
+  _end(reason) {
     this._closing.abort()
     this._lose(reason)
     this._interrupt()
@@ -472,7 +475,7 @@ class Candidate extends EventEmitter {
           await handler.call(this, argument)
         } catch (error) {
           this._log(`a handler of '${event}' failed:`, error)
-          if (event === 'elected' || event === 'lost') this._shut('error', error)
+          if (event === 'elected' || event === 'lost') this._fail(error)
           if (event === 'yield') this._lose('yielded')
         }
       }
@@ -488,7 +491,7 @@ class Candidate extends EventEmitter {
   }
 
   /** Starts the work of run() in a term, once. */
-  _begin(lead) {
+  _beginWork(lead) {
     this._watch() // the handlers of 'elected' may have taken until after the deadline
     if (!this._work || !lead || lead.job || lead.over.signal.aborted) return
     lead.job = promised(() => this._work(lead.term, lead.over.signal)).then(
@@ -501,7 +504,7 @@ class Candidate extends EventEmitter {
     const lost = lead.over.signal.aborted
     const byFence = /^LE00[12]$/.test(error?.code) // the server knows better than we
     if (lost && (byFence || error?.name === 'AbortError')) return // as it should be
-    if (!lost && !byFence) return this._shut('error', error)
+    if (!lost && !byFence) return this._fail(error)
     this._log('the work failed:', error)
     if (!lost) this._lose('not renewed')
   }
@@ -532,7 +535,7 @@ class Leadership extends Candidate {
 
   async _stand() {
     if (!this._session) await this._connect()
-    if (this._closing.signal.aborted) return null // _interrupt came before: it cannot cancel this
+    if (this._isClosing) return null // _interrupt came before: it cannot cancel this
     const sql = 'CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)'
     const values = [this.election, this.candidate, `${this._slice} ms`]
     this._campaigning = true
@@ -563,7 +566,7 @@ class Leadership extends Candidate {
     await this._call(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
       metadata => $4::pg_catalog.jsonb, auto_renew => false)`,
     [this.election, this.candidate, this._rank, this._metadata])
-    this._trouble = null
+    this._trouble.pauses() // campaign() may be refused all the same
   }
 
   /** The first question is a part of the login: a pooler has a server log in only then. */
@@ -635,7 +638,7 @@ class Leadership extends Candidate {
   }
 
   /** Ends the connection; but if that gives up a lease, after the handlers of 'lost': _leave. */
-  async _failed(error) {
+  async _disconnectAfter(error) {
     if (this._lead && DID_NOTHING.test(error.code)) return // the deadline decides
     this._lose('connection lost')
     if (!this._held) await this._disconnect()
@@ -739,7 +742,7 @@ class DetachedLeadership extends Candidate {
   /** Listens, on a connection of its own, and wakes the follower up when something has changed. */
   async _listen(addresses) {
     const { signal } = this._closing
-    const reporter = new Reporter(this._log)
+    const trouble = new Trouble(this._log)
     while (!signal.aborted) {
       const session = new Session(await addresses.next(this._callTimeout), this._callTimeout)
       session.client.on('notification', ({ payload }) => {
@@ -748,12 +751,11 @@ class DetachedLeadership extends Candidate {
       try {
         await session.open()
         await session.query('LISTEN leadership_changed')
-        reporter.over()
+        trouble.ends()
         this._wake() // nobody told us before
         await once(session.client, 'end', { signal })
       } catch (error) {
-        const text = `cannot listen: ${textOf(error)}`
-        if (!signal.aborted) reporter.trouble(sqlstate(error), text)
+        if (!signal.aborted) trouble.begins(sqlstate(error), `cannot listen: ${textOf(error)}`)
       }
       await session.end()
       await pause(5000, signal)

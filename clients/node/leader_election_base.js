@@ -231,21 +231,29 @@ function serviceSection(service) {
 
 // --- words
 
-/** Logs what is wrong: when it begins, and then once a minute; and when it is over. */
-class Reporter {
+/** What is wrong now, if anything. Logged when it begins, and then once a minute; and its end. */
+class Trouble {
+  text = null
   _logged = new Map() // when, by kind of trouble: several may take turns
 
   constructor(log) {
     this._log = log
   }
 
-  trouble(kind, text) {
+  begins(kind, text, line = text) {
+    this.text = text
     if (clock() - (this._logged.get(kind) ?? -Infinity) < 60000) return
     this._logged.set(kind, clock())
-    this._log(text)
+    this._log(line)
   }
 
-  over() {
+  /** It may go on: that is no news. */
+  pauses() {
+    this.text = null
+  }
+
+  ends() {
+    this.text = null
     if (this._logged.size > 0) this._log('all is well again')
     this._logged.clear()
   }
@@ -307,6 +315,6 @@ function within(promise, ms, signal) {
 
 module.exports = {
   Session, Addresses, hostsOf,
-  Reporter, defaultName, sqlstate, textOf,
+  Trouble, defaultName, sqlstate, textOf,
   clock, pause, within, noop, promised,
 }
