@@ -57,7 +57,7 @@ class NotLeader extends Error { code = 'LE001' }
  * @property {number} [callTimeout=5000]  How long a call may take.
  * @property {number} [refusalTimeout=30000]  For how long all servers must have refused us (a
  *   wrong password, no such database, a bad argument) until that is the end.
- * @property {AbortSignal} [signal]  Closes.
+ * @property {AbortSignal} [signal]  When it is aborted, the client is closed.
  * @property {(message: string, error?: Error) => void} [log]  Default: console.error. What it throws
  *   is ignored.
  * @property {Connect | Connect[]} [connect]  Leadership: where to; each in turn. Default:
@@ -100,16 +100,16 @@ class Candidate extends EventEmitter {
   _lead = null
   _held = null
   _fatal = null // the error that was the end
-  _ended = false // and nothing is left to be done
-  _waiting = 0 // calls of wait() that would throw that error
-  _check = null // of our health, that has not answered yet
+  _ended = false // nothing is left to be done
+  _waiting = 0 // calls of wait() that are going on: each will throw that error
+  _check = null // the health check that has not answered yet
   _stands = false // the server may have a candidacy of ours
   _rest = 0 // ms, after we stood in vain
   _failures = 0 // in a row
   _refusal = null // a primary's that lasts: { since, address }
   _attempts = [] // when we stood, the last ten times
   _queue = Promise.resolve() // settled when the handlers of all events so far have returned
-  _woken = new AbortController()
+  _woken = new AbortController() // another one after each _wake()
   _closing = new AbortController()
 
   /** @param {Options} options */
@@ -129,7 +129,7 @@ class Candidate extends EventEmitter {
     this._trouble = new Trouble(this._log)
     signal?.addEventListener('abort', () => this.close(), { signal: this._closing.signal })
     if (signal?.aborted) this._closing.abort()
-    this._over = this._live()
+    this._over = this._live() // settles when nothing is left to be done
   }
 
   /** Do we lead now? Never blocks. */
@@ -242,7 +242,7 @@ class Candidate extends EventEmitter {
 
   // --- the engine: one loop, which makes all calls, one after the other
 
-  /** The whole life. If nobody hears of its error, that is an unhandled rejection. */
+  /** From the beginning to the end. If nobody hears of its error, that is an unhandled rejection. */
   async _live() {
     await null // until the constructors have returned
     while (this._held || !this._isClosing) {
