@@ -15,10 +15,10 @@
 // the term with your work (Fenced) where a machine can sleep.
 //
 // This file has what programs call. The engine, which is the goroutine of Run, is in
-// engine.go. It reaches the server by a link: session.go, detached.go, or none, fake.go.
-// What an error means, and how often is tried, is in trouble.go; where a session
-// connects to, in addresses.go. A word in brackets, like [failover], names the fault of
-// test/clients that a line is for.
+// engine.go. It reaches the server by a link: session.go (over socket.go), detached.go,
+// or none, fake.go. What an error means, and how often is tried, is in trouble.go; where
+// a session connects to, in addresses.go; what a connection string says, in settings.go.
+// A word in brackets, like [failover], names the fault of test/clients that a line is for.
 package leaderelection
 
 import (
