@@ -1,0 +1,230 @@
+# All that clients were told can have happened in one order, each call at one moment
+# between its call and its answer, although server processes are killed: test/linear
+# has the checker. It is given histories first that it has to refuse.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $LINEAR = "$FindBin::RealBin/../linear";
+my $LEASE_MS = 400;
+my $SECONDS = 6;
+
+# --- histories that were made up
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $id = 0;
+
+# One call: from, to (undef: no answer), what it was, and what it was told. Times are in
+# milliseconds.
+sub call
+{
+	my ($from, $to, $op, $arguments, $answer) = @_;
+	my ($seat) = $arguments =~ /"seat": "(\S+)"/ ? $1 : 'e';
+	my $object = $seat =~ s{/\d+$}{}r;
+
+	$id++;
+	return sprintf('{"id": %d, "client": "%s", "op": "%s", "object": "%s", "seat": "%s", %s, "call": %d}' . "\n",
+		$id, $arguments =~ /"client": "(\w+)"/ ? $1 : 'a', $op, $object, $seat, $arguments, $from * 1000)
+	  . (defined $to ? sprintf('{"id": %d, "sent": %d, "return": %d, %s}' . "\n", $id, $from * 1000, $to * 1000, $answer) : '');
+}
+
+sub grant { my ($term, $ms, $seat) = @_; return sprintf '"rows": [["%s", %d, %d]]', $seat // 'e', $term, $ms; }
+
+# Another server goes on; the former one, if there is an until, beside it until then.
+sub failover
+{
+	my ($from, $to, $until) = @_;
+
+	$id++;
+	return sprintf('{"id": %d, "op": "failover", "object": "*", "call": %d, "from": "5432"%s}' . "\n",
+		$id, $from * 1000, $until ? sprintf(', "until": %d', $until * 1000) : '')
+	  . sprintf('{"id": %d, "return": %d, "value": true}' . "\n", $id, $to * 1000);
+}
+
+# Does the checker say that these calls can be explained?
+sub explained
+{
+	my (@calls) = @_;
+
+	open(my $file, '>', "$dir/made_up") or die $!;
+	print $file qq({"caps": {"g": 1}}\n), @calls;
+	close $file;
+	IPC::Run::run([ $^X, "$LINEAR/check.pl", "$dir/made_up" ], '>&' => \my $said);
+	my $status = $? >> 8;
+
+	note($said);
+	$said =~ /linearizable$/mi or die $said;
+	return $status == 0;
+}
+
+my @granted = call(0, 2, 'acquire', '"run": null', grant(1, 100));
+my ($term, $b) = ('"term": 1', '"client": "b", "run": null');
+my ($true, $false, $none) = ('"value": true', '"value": false', '"rows": []');
+
+sub run { return qq("run": "$_[0]", "attempts": 1); }
+
+# What is so, and what is not: calls, and the same with one of them changed.
+my @CASES = (
+	[ 'a lease lasts as long as it was said to',
+		[ @granted, call(95, 103.5, 'acquire', $b, grant(2, 100)) ],
+		[ @granted, call(95, 99, 'acquire', $b, grant(2, 100)) ] ],
+	[ 'a lease is over when it is over',
+		[ @granted, call(102, 104, 'is_leader', $term, $true) ],
+		[ @granted, call(104, 106, 'is_leader', $term, $true) ] ],
+	[ 'what has been over is over',
+		[ @granted, call(101, 101.5, 'is_leader', $term, $true), call(101.6, 102, 'is_leader', $term, $false) ],
+		[ @granted, call(101, 101.5, 'is_leader', $term, $false), call(101.6, 102, 'is_leader', $term, $true) ] ],
+	[ 'nobody leads before having been elected',
+		[ @granted, call(1, 3, 'is_leader', $term, $true) ],
+		[ @granted, call(0, 3, 'is_leader', '"term": 2', $true) ] ],
+	[ 'terms grow',
+		[ @granted, call(103, 104, 'acquire', $b, grant(2, 100)) ],
+		[ @granted, call(103, 104, 'acquire', $b, grant(1, 100)) ] ],
+	[ 'a renewal prolongs the lease',
+		[ @granted, call(50, 52, 'renew', $term, grant(1, 100)), call(140, 141, 'is_leader', $term, $true) ],
+		[ @granted, call(50, 52, 'renew', $term, grant(1, 100)), call(140, 141, 'renew', $term, $none) ] ],
+	[ 'no deadline goes back',
+		[ @granted, call(50, 52, 'renew', $term, grant(1, 48)) ],
+		[ @granted, call(50, 52, 'renew', $term, grant(1, 40)) ] ],
+	[ 'a term that is over cannot be renewed',
+		[ @granted, call(10, 12, 'release', $term, $true), call(11, 13, 'renew', $term, grant(1, 100)) ],
+		[ @granted, call(10, 12, 'release', $term, $true), call(13, 14, 'renew', $term, grant(1, 100)) ] ],
+	[ 'it can be released once',
+		[ @granted, call(10, 12, 'release', $term, $true), call(11, 13, 'release', $term, $false) ],
+		[ @granted, call(10, 12, 'release', $term, $true), call(13, 14, 'release', $term, $true) ] ],
+	[ 'a release without an answer may come at any time, or never',
+		[ @granted, call(10, undef, 'release', $term), call(20, 21, 'is_leader', $term, $true), call(22, 23, 'is_leader', $term, $false) ],
+		[ @granted, call(20, 21, 'is_leader', $term, $false), call(22, undef, 'release', $term) ] ],
+	[ 'a renewal without an answer may come at any time',
+		[ @granted, call(10, undef, 'renew', $term), call(190, 191, 'is_leader', $term, $true) ],
+		[ @granted, call(10, undef, 'renew', $term), call(50, 51, 'is_leader', $term, $false) ] ],
+	[ 'it takes effect once',
+		[ @granted, call(10, undef, 'renew', $term), call(190, 191, 'renew', $term, grant(1, 100)), call(280, 281, 'is_leader', $term, $true) ],
+		[ @granted, call(10, undef, 'renew', $term), call(190, 191, 'renew', $term, grant(1, 100)), call(300, 301, 'is_leader', $term, $true) ] ],
+	[ 'after a failover the leader goes on in a greater term',
+		[ @granted, failover(50, 60), call(70, 71, 'renew', $term, grant(9, 100)), call(72, 73, 'is_leader', '"term": 9', $true) ],
+		[ @granted, failover(50, 60), call(70, 71, 'renew', $term, grant(1, 100)) ] ],
+	[ 'it does not lead before',
+		[ @granted, failover(50, 60), call(61, 62, 'is_leader', $term, $false) ],
+		[ @granted, failover(50, 60), call(61, 62, 'is_leader', $term, $true) ] ],
+	[ 'the former server may say that it leads, for as long as it did there',
+		[ @granted, failover(50, 60, 200), call(80, 81, 'is_leader', $term, qq("server": "5432", $true)) ],
+		[ @granted, failover(50, 60, 200), call(110, 111, 'is_leader', $term, qq("server": "5432", $true)) ] ],
+	[ 'a fenced write is of the present term',
+		[ @granted, call(9, 12, 'release', $term, $true), call(10, 11, 'write', qq($term, "old": "", "new": "x"), $true) ],
+		[ @granted, call(9, 10, 'release', $term, $true), call(11, 12, 'write', qq($term, "old": "", "new": "x"), $true) ] ],
+	[ 'it is refused only if that is over',
+		[ @granted, call(9, 12, 'release', $term, $true), call(10, 11, 'write', qq($term, "old": "", "new": "x"), $false) ],
+		[ @granted, call(9, 12, 'write', qq($term, "old": "", "new": "x"), $false) ] ],
+	[ 'what was written is read',
+		[ @granted, call(10, 14, 'write', qq($term, "old": "", "new": "x"), $true), call(11, 12, 'read', qq($term, "old": "x"), $true) ],
+		[ @granted, call(10, 11, 'write', qq($term, "old": "", "new": "x"), $true), call(12, 13, 'read', qq($term, "old": ""), $true) ] ],
+	[ 'and is not lost again',
+		[ @granted, call(10, 14, 'write', qq($term, "old": "", "new": "x"), $true), call(11, 12, 'read', qq($term, "old": ""), $true) ],
+		[ @granted, call(10, 14, 'write', qq($term, "old": "", "new": "x"), $true), call(11, 12, 'read', qq($term, "old": "x"), $true),
+			call(12.1, 13, 'read', qq($term, "old": ""), $true) ] ],
+	[ 'a write without an answer is there by the end of its term, or never',
+		[ @granted, call(10, undef, 'write', qq($term, "old": "", "new": "x")), call(12, 13, 'read', qq($term, "old": ""), $true),
+			call(20, 21, 'release', $term, $true), call(22, 23, 'acquire', $b, grant(2, 100)), call(24, 25, 'read', '"term": 2, "old": "x"', $true) ],
+		[ @granted, call(10, undef, 'write', qq($term, "old": "", "new": "x")), call(12, 13, 'read', qq($term, "old": ""), $true),
+			call(20, 21, 'release', $term, $true), call(22, 23, 'acquire', $b, grant(2, 100)), call(24, 25, 'read', '"term": 2, "old": ""', $true),
+			call(26, 27, 'read', '"term": 2, "old": "x"', $true) ] ],
+	[ 'a run is granted until it is done',
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(10, 12, 'release done', $term, $true), call(11, 13, 'acquire', run(6), grant(2, 100)) ],
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(10, 12, 'release done', $term, $true), call(11, 13, 'acquire', run(5), grant(2, 100)) ] ],
+	[ 'it can be done late, but not when another term has begun',
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(104, 105, 'is_leader', $term, $false), call(105, 112, 'release done', $term, $true),
+			call(111, 113, 'acquire', run(6), grant(2, 100)) ],
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(104, 105, 'acquire', run(6), grant(2, 100)), call(106, 107, 'release done', $term, $true) ] ],
+	[ 'it is granted so many times, and none that is below',
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(10, 12, 'release', $term, $true), call(13, 14, 'acquire', run(6), grant(2, 100)) ],
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(10, 12, 'release', $term, $true), call(13, 14, 'acquire', run(5), grant(2, 100)) ] ],
+	[ 'nobody has more seats than allowed',
+		[ call(0, 2, 'acquire', '"seat": "g/1"', grant(1, 100, 'g/1')), call(99, 101, 'acquire', '"seat": "g/1"', grant(1, 100, 'g/2')) ],
+		[ call(0, 2, 'acquire', '"seat": "g/1"', grant(1, 100, 'g/1')), call(50, 52, 'acquire', '"seat": "g/1"', grant(1, 100, 'g/2')) ] ],
+);
+
+foreach (@CASES)
+{
+	my ($title, $right, $wrong) = @$_;
+
+	ok(explained(@$right), "explained: $title");
+	ok(!explained(@$wrong), "not explained, where that is not so: $title");
+}
+
+# --- a server
+
+my $node = new_server(config => 'restart_after_crash = on');
+my $client = "$dir/client";
+chomp(my $include = `pg_config --includedir`);
+chomp(my $libdir = `pg_config --libdir`);
+system_or_bail('cc', '-O2', "-I$include", '-o', $client, "$LINEAR/client.c", "$LINEAR/../chaos/log.c",
+	"-L$libdir", "-Wl,-rpath,$libdir", '-lpq');
+
+$node->safe_psql('postgres', "CREATE SCHEMA linear; CREATE TABLE linear.register (name text PRIMARY KEY, value text);
+	INSERT INTO linear.register SELECT unnest('{lone,runs,crew/1,crew/2,crew/3}'::text[]), '';
+	SELECT leader_election.create_election(e, 'race', '$LEASE_MS ms') FROM unnest('{lone,runs}'::text[]) e;
+	SELECT leader_election.create_group('crew', 3, lease_duration => '$LEASE_MS ms');");
+append_to_file("$dir/history.settings", qq({"caps": {"crew": 1}}\n));
+append_to_file("$dir/terms", "\0" x 4096);
+
+my %clients;
+my $started = 0;
+
+sub start_client
+{
+	my ($name) = @_;
+
+	$started++;
+	$clients{$name} = IPC::Run::start([ $client, $name, $started, "$dir/history.$started", "$dir/terms",
+			$node->connstr('postgres') . " application_name=$name", $LEASE_MS, 'lone', 'runs=run', 'crew*3' ]);
+	return;
+}
+
+# Has so much happened that this says something?
+sub happened
+{
+	my $history = join '', map { slurp_file($_) } glob "$dir/history.*";
+
+	return (() = $history =~ /"rows": \[\[/g) > 20
+	  && !grep { $history !~ /"op": "$_"/ } ('acquire', 'renew', 'release', 'release done', 'is_leader', 'assert', 'read', 'write');
+}
+
+start_client("c$_") foreach 1 .. 5;
+my $end = time + $SECONDS;
+my $limit = time + $PostgreSQL::Test::Utils::timeout_default;
+for (my $round = 0; time < $end || !happened() && time < $limit; $round++)
+{
+	sleep 0.4;
+	if ($round % 4 == 2)
+	{
+		my $name = 'c' . (1 + $round % 5);
+
+		$clients{$name}->kill_kill;
+		start_client($name);
+		next;
+	}
+	my $pid = eval { $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity
+		WHERE application_name ~ '^c' ORDER BY random() LIMIT 1") } or next;
+
+	# The server ends all processes then, and recovers.
+	kill $round % 4 ? 'TERM' : 'KILL', $pid;
+}
+$_->kill_kill foreach values %clients;
+wait_for($node, 'SELECT true');
+
+my @histories = glob "$dir/history.*";
+IPC::Run::run([ $^X, "$LINEAR/check.pl", @histories ], '>&' => \my $said);
+is($? >> 8, 0, 'what clients were told can be explained (G1, G2, G3, G5, G8)') or diag($said);
+note($said);
+
+ok(happened(), 'each call was made, and there were grants and renewals');
+
+done_testing();
