@@ -581,11 +581,14 @@ my %faults = (
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 	'hold twin election' => [ \&hold_twin,                              2,  0,  4 ],
 );
-my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1, back => 3);
+my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1, back => 3, linear => 1);
 
 # What there is not in the portable edition; and what it does not promise to survive:
 # see cancel_sync_waits().
 my $EXTENSION = qr/worker|seat|pause|drain|group|twin|extension|cancel/;
+
+# What makes an answer less than exact, and is allowed to: see ../linear/README.md.
+my $INEXACT = qr/^(?:cancel waits|lock table|maintenance|alter group|recreate|hold twin)/;
 
 # Does one thing, chosen at random. In a narrow round, nothing that hits a whole server.
 sub inject
@@ -598,6 +601,7 @@ sub inject
 	%chosen = (%chosen, pressure_faults($profile)) if $edition eq 'extension';
 	$chosen{'set clock'} = [ sub { set_clock(1) }, 6 ] if $profile eq 'back';
 	delete @chosen{ grep { /$EXTENSION/ } keys %chosen } if $edition eq 'portable';
+	delete @chosen{ grep { /$INEXACT/ } keys %chosen } if $profile eq 'linear';
 	delete @chosen{ grep { /$WIDE/ } keys %chosen } if $narrow;
 
 	my $left = rand(sum(map { $_->[1] } values %chosen));
