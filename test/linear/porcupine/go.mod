@@ -1,0 +1,5 @@
+module leader_election/test/linear/porcupine
+
+go 1.19
+
+require github.com/anishathalye/porcupine v1.3.0
