@@ -3,7 +3,7 @@
 // explains all answers? The model is a second one, written for its search: calls without
 // an answer are operations that never return, each of which takes effect or does not.
 //
-//	go run . HISTORY...
+//	go mod tidy; go run . HISTORY...
 //
 // It prints a line for each election or group. Exit code: 0 if all is linearizable.
 package main
