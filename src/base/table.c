@@ -13,6 +13,7 @@
 #include "base/base.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/relcache.h"
 
 /*
@@ -26,6 +27,7 @@ le_table_open(Oid table)
 	/* relation_open() looks first whether it is there: the lock says so. */
 	if (rel == NULL)
 		le_table_report_dropped();
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	pgstat_init_relation(rel);
 	return rel;
 }
