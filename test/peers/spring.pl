@@ -20,6 +20,18 @@ scenario('start and stop', sub {
 	same(status($e, 'state, candidates'), 'vacant|0', 'nor stand');
 });
 
+scenario('yield', sub {
+	my ($e) = @_;
+
+	same(acquire($e, 'one'), 1, 'leads');
+	same(acquire($e, 'two'), '', 'another waits');
+	release($e, 1);
+	same(acquire($e, 'one'), '', 'the one that yielded is passed over, although it asks first');
+	same(acquire($e, 'two'), 2, 'for the other one');
+	release($e, 2);
+	same(acquire($e, 'one'), 3, 'and then has its turn');
+});
+
 scenario('who does not get the lock is told', sub {
 	my ($e) = @_;
 	my ($one, $two) = people(qw(one two));
