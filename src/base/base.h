@@ -317,6 +317,9 @@ extern RowScan *le_scan_begin_brief(TableId table, Key key,
 									ScanDirection direction);
 extern bool le_scan_next(RowScan *scan, Row *row);
 extern void le_scan_end(RowScan *scan);
+extern List *le_scan_read_some(TableId table, Key key,
+							   ScanDirection direction, int most,
+							   RowMaker make);
 extern List *le_scan_read_all(TableId table, Key key, RowMaker make);
 extern RowScan *le_scan_find_begin(TableId table, int columns,
 								   Snapshot snapshot);

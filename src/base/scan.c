@@ -243,20 +243,34 @@ le_scan_end(RowScan *scan)
 }
 
 /*
- * What make() makes of each row of a table with that key.
+ * What make() makes of each row of a table with that key, in that order, but of
+ * so many at most.
+ */
+List *
+le_scan_read_some(TableId table, Key key, ScanDirection direction, int most,
+				  RowMaker make)
+{
+	RowScan    *scan;
+	List	   *made = NIL;
+	Row			row;
+
+	if (le_table_is_blank(le_store.table[table].rel))
+		return NIL;
+	scan = le_scan_begin(table, key, direction, NULL);
+	while (list_length(made) < most && le_scan_next(scan, &row))
+		made = lappend(made, make(&row));
+	le_scan_end(scan);
+	return made;
+}
+
+/*
+ * The same of all rows, in any order.
  */
 List *
 le_scan_read_all(TableId table, Key key, RowMaker make)
 {
-	RowScan    *scan = le_scan_begin(table, key,
-									 NoMovementScanDirection, NULL);
-	List	   *made = NIL;
-	Row			row;
-
-	while (le_scan_next(scan, &row))
-		made = lappend(made, make(&row));
-	le_scan_end(scan);
-	return made;
+	return le_scan_read_some(table, key, NoMovementScanDirection, INT_MAX,
+							 make);
 }
 
 /*

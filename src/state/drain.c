@@ -51,7 +51,7 @@ static const Field fields[] = {
 	{FIELD_TEXT, 4, offsetof(Drain, reason)},
 };
 
-static Drain *
+static void *
 make_drain(const Row *row)
 {
 	Drain	   *drain = palloc0(sizeof(Drain));
@@ -72,15 +72,8 @@ make_drain(const Row *row)
 static List *
 read_rows(Key key, int most)
 {
-	RowScan    *scan = le_scan_begin(TABLE_DRAIN, key,
-									 ForwardScanDirection, NULL);
-	List	   *rows = NIL;
-	Row			row;
-
-	while (list_length(rows) < most && le_scan_next(scan, &row))
-		rows = lappend(rows, make_drain(&row));
-	le_scan_end(scan);
-	return rows;
+	return le_scan_read_some(TABLE_DRAIN, key, ForwardScanDirection, most,
+							 make_drain);
 }
 
 /*

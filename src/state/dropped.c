@@ -109,22 +109,20 @@ le_dropped_highest(void)
 	return highest;
 }
 
+static void *
+make_name(const Row *row)
+{
+	return TextDatumGetCString(row->values[DROPPED_ELECTION]);
+}
+
 /*
  * Names of elections that have a row, so many at most.
  */
 List *
 le_dropped_names(int limit)
 {
-	RowScan    *scan = le_scan_begin(TABLE_DROPPED, le_key_any(),
-									 ForwardScanDirection, NULL);
-	List	   *names = NIL;
-	Row			row;
-
-	while (list_length(names) < limit && le_scan_next(scan, &row))
-		names = lappend(names,
-						TextDatumGetCString(row.values[DROPPED_ELECTION]));
-	le_scan_end(scan);
-	return names;
+	return le_scan_read_some(TABLE_DROPPED, le_key_any(), ForwardScanDirection,
+							 limit, make_name);
 }
 
 /*
