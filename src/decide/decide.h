@@ -148,8 +148,9 @@ typedef struct Decision
 	Run			run;			/* that the winner has called for */
 	const pg_uuid_t *request;	/* with which it has; NULL: none */
 	Candidate  *successor;		/* that the election is kept for; NULL: nobody */
-	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
-	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */
+	Candidate  *set_back;		/* who is from now on; NULL: nobody */
+	bool		sits_out;		/* it is passed over ... */
+	bool		loses;			/* ... its time begins anew */
 	bool		deserted;		/* nobody stands to follow the leader */
 	int64		first_stood;	/* since when anybody does; 0: nobody does, or
 								 * it is noted already */

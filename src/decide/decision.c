@@ -157,8 +157,9 @@ decide_vacancy(Decision *d, Contender **kept_for)
 
 	le_vacancy(d->view, NULL, &v);
 	*kept_for = v.kept_for;
-	if (v.absent != NULL)
-		d->passed_over = v.absent->candidate;
+	d->sits_out = v.absent != NULL;
+	if (d->sits_out)
+		d->set_back = v.absent->candidate;
 	if (v.note_first_at > d->now)
 		return v.barred_until;
 
@@ -252,10 +253,13 @@ le_decision_make(Decision *d, const Candidate *caller)
 	winner = le_vacancy_fill(d->view,
 							 d->grants ? barred_until : PG_INT64_MAX,
 							 &kept_for);
-	if (d->state != LEASE_VACANT && d->view->passes_holder)
-		d->passed_over = d->view->holder->candidate;
-	if (d->state != LEASE_VACANT && loses(d))
-		d->loser = d->view->holder->candidate;
+	if (d->state != LEASE_VACANT)
+	{
+		d->sits_out = d->view->passes_holder;
+		d->loses = loses(d);
+		if (d->sits_out || d->loses)
+			d->set_back = d->view->holder->candidate;
+	}
 	if (kept_for != NULL)
 		d->successor = kept_for->candidate;
 	if (winner == NULL)

@@ -113,9 +113,8 @@ lock_rows(Decision *d, Row **history)
 	return d->lease != NULL &&
 		(d->state == LEASE_VACANT ||
 		 le_history_lock(d->lease->election, d->lease->term, history)) &&
-		(d->passed_over == NULL || le_candidate_lock_read(d->passed_over)) &&
-		(d->loser == NULL || le_candidate_lock_read(d->loser) ||
-		 d->election->preempt_delay == 0) &&
+		(d->set_back == NULL || le_candidate_lock_read(d->set_back) ||
+		 (!d->sits_out && d->election->preempt_delay == 0)) &&
 		(d->winner == NULL ||
 		 (le_candidate_lock_read(d->winner) && d->winner->row != NULL));
 }
@@ -335,6 +334,7 @@ settle(const Election *election, const Candidate *caller,
 {
 	Decision	d = {.proof = proof};
 	Row		   *history;
+	int64		last_term;
 	Settled		settled = look(&d, election->name, give_up);
 
 	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
@@ -355,16 +355,16 @@ settle(const Election *election, const Candidate *caller,
 	*lease = d.lease;
 	if (settled != SETTLED_NOT_YET)
 		return settled;
-	if (d.passed_over != NULL && d.passed_over->row != NULL)
-		le_candidate_set_sits_out(d.passed_over, d.lease->term, d.now);
+	last_term = d.lease->term;
 	if (d.winner == NULL && d.state == LEASE_VACANT)
 		keep_seat(&d);
 	else
 		write_change(&d, history);
 
 	/* write_change() may have looked since when it stood. */
-	if (d.loser != NULL && d.loser->row != NULL)
-		le_candidate_set_stood(d.loser, d.now);
+	if (d.set_back != NULL && d.set_back->row != NULL)
+		le_candidate_set_back(d.set_back, d.sits_out, d.loses, last_term,
+							  d.now);
 	le_spread_touch(election->name);
 	return d.state == LEASE_LED ? SETTLED_GAVE_UP : SETTLED_CHANGED;
 }

@@ -349,27 +349,23 @@ le_candidate_lock_read(Candidate *c)
 }
 
 /*
- * Pass over this candidate, which is locked, while no term later than that one
- * was granted, and give it that queue position.  It preempts nobody until
- * it stands anew or its rank changes.
+ * Set back this candidate, which is locked.  sits_out: it is passed over while
+ * no term later than last_term was granted, its queue position is that moment,
+ * and it preempts nobody until it stands anew or its rank changes.  loses: the
+ * time that it has stood for begins at that moment.
  */
 void
-le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
+le_candidate_set_back(Candidate *c, bool sits_out, bool loses, int64 last_term,
+					  int64 now)
 {
-	c->sits_out = term;
-	c->defers = true;
-	c->place = place;
-	write_candidate(c);
-}
-
-/*
- * Let the time that this candidate, which is locked, has stood for begin at
- * that moment.
- */
-void
-le_candidate_set_stood(Candidate *c, int64 stood)
-{
-	c->stood = stood;
+	if (sits_out)
+	{
+		c->sits_out = last_term;
+		c->defers = true;
+		c->place = now;
+	}
+	if (loses)
+		c->stood = now;
 	write_candidate(c);
 }
 

@@ -337,8 +337,8 @@ extern bool le_candidate_needs_heartbeat(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(Candidate *c);
 extern bool le_candidate_lock_read(Candidate *c);
-extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);
-extern void le_candidate_set_stood(Candidate *c, int64 stood);
+extern void le_candidate_set_back(Candidate *c, bool sits_out, bool loses,
+								  int64 last_term, int64 now);
 extern bool le_candidate_withdraw(const Candidate *who);
 extern bool le_candidate_prune(const Candidate *dead);
 
