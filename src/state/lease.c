@@ -27,13 +27,10 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-/* Column numbers of lease */
+/* The columns of lease that are no members, or not only that */
 enum
 {
-	LEASE_ELECTION,
-	LEASE_TERM,
-	LEASE_PREVIOUS_TERM,
-	LEASE_LEADER,
+	LEASE_LEADER = 3,
 	LEASE_KIND,
 	LEASE_SESSION_ID,
 	LEASE_BACKEND_PID,
@@ -41,43 +38,16 @@ enum
 	LEASE_AUTO_RENEW,
 	LEASE_RANK,
 	LEASE_PROGRESS,
-	LEASE_METADATA,
-	LEASE_ACQUIRED_AT,
+	LEASE_ACQUIRED_AT = 12,
 	LEASE_RENEWED_AT,
 	LEASE_EXPIRES_AT,
 	LEASE_ACQUIRED_MONO,
 	LEASE_DEADLINE_MONO,
 	LEASE_DURATION,
 	LEASE_INCARNATION,
-	LEASE_YIELDING,
-	LEASE_YIELD_ORDERED,
-	LEASE_YIELDS,
-	LEASE_SUCCESSOR,
-	LEASE_SUCCESSOR_ROLE,
-	LEASE_NOT_BEFORE_AT,
-	LEASE_NOT_BEFORE_MONO,
-	LEASE_NOT_BEFORE_FOR,
-	LEASE_HELD,
-	LEASE_RESERVED_MONO,
-	LEASE_RESERVED_FOR,
-	LEASE_YIELD_CAUSE,
-	LEASE_DESERTED,
-	LEASE_FIRST_STOOD_AT,
-	LEASE_FIRST_STOOD_MONO,
-	LEASE_RUN,
-	LEASE_RUN_ROLE,
-	LEASE_RUN_GRANTED,
-	LEASE_RUN_ATTEMPTS,
-	LEASE_RUN_DONE,
-	LEASE_DONE_AT,
-	LEASE_LEFT_AT_RENEWAL,
-	LEASE_ROLE_ID,
-	LEASE_SUCCESSOR_ROLE_ID,
-	LEASE_RUN_ROLE_ID,
-	LEASE_CREATED_AT,
-	LEASE_AFTER_TERM,
-	LEASE_METADATA_AT,
-	LEASE_REQUEST
+	LEASE_HELD = 27,
+	LEASE_LEFT_AT_RENEWAL = 40,
+	LEASE_REQUEST = 47
 };
 
 StaticAssertDecl(LEASE_REQUEST < LE_MAX_COLUMNS, "a lease has room in a Row");
@@ -85,54 +55,53 @@ StaticAssertDecl(LEASE_REQUEST < LE_MAX_COLUMNS, "a lease has room in a Row");
 /* No lease is granted, and no election is reserved, for longer */
 #define LONGEST_LEASE	(LE_LONGEST_LEASE_MS * INT64CONST(1000))
 
-#define FIELD(column, type, member) \
-	{FIELD_##type, LEASE_##column, offsetof(Lease, member)}
-#define FIELD_OR_NULL(column, type, member) \
-	{FIELD_##type, LEASE_##column, offsetof(Lease, member), true}
-#define ROLE_FIELD(column, member) \
-	{FIELD_ROLE, LEASE_##column, offsetof(Lease, member), true, \
-	LEASE_##column##_ID}
+#define FIELD(type, column, member) \
+	{FIELD_##type, column, offsetof(Lease, member)}
+#define FIELD_OR_NULL(type, column, member) \
+	{FIELD_##type, column, offsetof(Lease, member), true}
+#define ROLE_FIELD(column, id_column, member) \
+	{FIELD_ROLE, column, offsetof(Lease, member), true, id_column}
 
 /* The columns that are members of a Lease; make_lease() reads some more */
 static const Field fields[] = {
-	FIELD(ELECTION, TEXT, election),
-	FIELD(TERM, BIGINT, term),
-	FIELD_OR_NULL(PREVIOUS_TERM, BIGINT, previous_term),
-	FIELD(LEADER, TEXT, leader),
-	FIELD_OR_NULL(SESSION_ID, BIGINT, session_id),
-	FIELD_OR_NULL(BACKEND_PID, INTEGER, backend_pid),
-	ROLE_FIELD(ROLE, role),
-	FIELD(METADATA, DATUM, metadata),
-	FIELD_OR_NULL(ACQUIRED_AT, BIGINT, acquired_at),
-	FIELD_OR_NULL(RENEWED_AT, BIGINT, renewed_at),
-	FIELD_OR_NULL(EXPIRES_AT, BIGINT, expires_at),
-	FIELD_OR_NULL(ACQUIRED_MONO, BIGINT, acquired_mono),
-	FIELD_OR_NULL(DEADLINE_MONO, BIGINT, deadline_mono),
-	FIELD_OR_NULL(DURATION, BIGINT, duration),
-	FIELD(INCARNATION, TEXT, incarnation),
-	FIELD(YIELDING, BOOLEAN, yielding),
-	FIELD(YIELD_ORDERED, BOOLEAN, yield_ordered),
-	FIELD(YIELDS, BIGINT, yields),
-	FIELD(YIELD_CAUSE, TEXT, yield_cause),
-	FIELD(SUCCESSOR, TEXT, successor),
-	ROLE_FIELD(SUCCESSOR_ROLE, successor_role),
-	FIELD_OR_NULL(NOT_BEFORE_AT, BIGINT, not_before_at),
-	FIELD_OR_NULL(NOT_BEFORE_MONO, BIGINT, not_before_mono),
-	FIELD_OR_NULL(NOT_BEFORE_FOR, BIGINT, not_before_for),
-	FIELD_OR_NULL(RESERVED_MONO, BIGINT, reserved_mono),
-	FIELD_OR_NULL(RESERVED_FOR, BIGINT, reserved_for),
-	FIELD_OR_NULL(DESERTED, BOOLEAN, deserted),
-	FIELD_OR_NULL(FIRST_STOOD_AT, BIGINT, first_stood_at),
-	FIELD_OR_NULL(FIRST_STOOD_MONO, BIGINT, first_stood_mono),
-	FIELD(RUN, TEXT, runs.present),
-	ROLE_FIELD(RUN_ROLE, runs.role),
-	FIELD(RUN_GRANTED, TEXT, runs.granted),
-	FIELD_OR_NULL(RUN_ATTEMPTS, INTEGER, runs.attempts),
-	FIELD(RUN_DONE, TEXT, runs.done),
-	FIELD_OR_NULL(DONE_AT, BIGINT, runs.done_at),
-	FIELD_OR_NULL(CREATED_AT, BIGINT, created_at),
-	FIELD(AFTER_TERM, BIGINT, after_term),
-	FIELD_OR_NULL(METADATA_AT, BIGINT, metadata_at),
+	FIELD(TEXT, 0, election),
+	FIELD(BIGINT, 1, term),
+	FIELD_OR_NULL(BIGINT, 2, previous_term),
+	FIELD(TEXT, LEASE_LEADER, leader),
+	FIELD_OR_NULL(BIGINT, LEASE_SESSION_ID, session_id),
+	FIELD_OR_NULL(INTEGER, LEASE_BACKEND_PID, backend_pid),
+	ROLE_FIELD(LEASE_ROLE, 41, role),
+	FIELD(DATUM, 11, metadata),
+	FIELD_OR_NULL(BIGINT, LEASE_ACQUIRED_AT, acquired_at),
+	FIELD_OR_NULL(BIGINT, LEASE_RENEWED_AT, renewed_at),
+	FIELD_OR_NULL(BIGINT, LEASE_EXPIRES_AT, expires_at),
+	FIELD_OR_NULL(BIGINT, LEASE_ACQUIRED_MONO, acquired_mono),
+	FIELD_OR_NULL(BIGINT, LEASE_DEADLINE_MONO, deadline_mono),
+	FIELD_OR_NULL(BIGINT, LEASE_DURATION, duration),
+	FIELD(TEXT, LEASE_INCARNATION, incarnation),
+	FIELD(BOOLEAN, 19, yielding),
+	FIELD(BOOLEAN, 20, yield_ordered),
+	FIELD(BIGINT, 21, yields),
+	FIELD(TEXT, 30, yield_cause),
+	FIELD(TEXT, 22, successor),
+	ROLE_FIELD(23, 42, successor_role),
+	FIELD_OR_NULL(BIGINT, 24, not_before_at),
+	FIELD_OR_NULL(BIGINT, 25, not_before_mono),
+	FIELD_OR_NULL(BIGINT, 26, not_before_for),
+	FIELD_OR_NULL(BIGINT, 28, reserved_mono),
+	FIELD_OR_NULL(BIGINT, 29, reserved_for),
+	FIELD_OR_NULL(BOOLEAN, 31, deserted),
+	FIELD_OR_NULL(BIGINT, 32, first_stood_at),
+	FIELD_OR_NULL(BIGINT, 33, first_stood_mono),
+	FIELD(TEXT, 34, runs.present),
+	ROLE_FIELD(35, 43, runs.role),
+	FIELD(TEXT, 36, runs.granted),
+	FIELD_OR_NULL(INTEGER, 37, runs.attempts),
+	FIELD(TEXT, 38, runs.done),
+	FIELD_OR_NULL(BIGINT, 39, runs.done_at),
+	FIELD_OR_NULL(BIGINT, 44, created_at),
+	FIELD(BIGINT, 45, after_term),
+	FIELD_OR_NULL(BIGINT, 46, metadata_at),
 };
 
 /*
