@@ -181,6 +181,7 @@ LEADER_OBJS = \
 	src/bin/options.o \
 	src/bin/page.o \
 	src/bin/page_file.o \
+	src/bin/paint.o \
 	src/bin/params.o \
 	src/bin/period.o \
 	src/bin/picture.o \

@@ -33,6 +33,17 @@ enum
 	EVENT_FIELDS
 };
 
+/* How a word looks on a terminal (paint.c) */
+typedef enum Paint
+{
+	PAINT_PLAIN,
+	PAINT_HEAD,
+	PAINT_QUIET,				/* nobody has to read it */
+	PAINT_WELL,
+	PAINT_CARE,					/* it was ordered, or will be over by itself */
+	PAINT_BAD					/* an operator has to act */
+} Paint;
+
 /* Why a term ended */
 typedef struct Reason
 {
@@ -46,6 +57,10 @@ typedef struct Reason
 extern const Reason reasons[];
 
 extern const Reason *reason_find(const char *name);
+
+/* paint.c */
+extern const char *paint_begin(Paint paint);
+extern const char *paint_end(Paint paint);
 
 /* observer.c */
 extern void observer_connect(Connection *c, const Options *options);

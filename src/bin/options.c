@@ -89,6 +89,7 @@ static const Option options[] = {
 	{"check-every", 0, VALUE_DURATION, SETS(check.every), "run", DAY},
 	{"check-timeout", 0, VALUE_DURATION, SETS(check.timeout), "run", DAY},
 	{"check-failures", 0, VALUE_INTEGER, SETS(failures), "run", MOST_FAILURES, 1},
+	{"all", 0, VALUE_YES, SETS(all), "status"},
 	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
 	{"exec", 0, VALUE_TEXT, SETS(exec), "watch"},
 	{"html", 0, VALUE_TEXT, SETS(html), "history"},

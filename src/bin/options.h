@@ -45,6 +45,7 @@ typedef struct Options
 	const char *since;			/* NULL: not given */
 	const char *to_candidate;	/* NULL: not given */
 	bool		terminate;
+	bool		all;			/* unused elections, too */
 	bool		json;
 	const char *exec;			/* NULL: no hook */
 	const char *html;			/* where the page goes; NULL: no page */

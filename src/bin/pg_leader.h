@@ -40,7 +40,8 @@
  *					give_back.c		gives a lease back, records its run
  *					run.c			`run`: stands, leads, stands again
  *					sidecar.c		`stand`: the same, with HTTP for a command
- *	observer.h		observer.c		asks the server, or exits with an error
+ *	observer.h		paint.c			colours on a terminal
+ *					observer.c		asks the server, or exits with an error
  *					status.c		`status`
  *					yield.c			`yield`
  *					event.c			prints one event

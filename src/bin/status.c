@@ -3,28 +3,67 @@
  * status.c
  *		pg_leader status: who leads, and who stands.
  *
- * Invariant: it shows what the server's views say, and works out nothing
- * itself.
+ * Invariant: it shows what the server's views say.  It works out nothing itself,
+ * but what comes first, and what can be left out.
  *
  *-------------------------------------------------------------------------
  */
 #include "observer.h"
 #include "subcommands.h"
 
+/*
+ * What waiting_for begins with where nobody leads until an operator acts: where
+ * diagnose() tells of a warning or an error (src/rules/reasons.c).
+ */
+#define NEEDS_OPERATOR \
+	"no candidates|quorum|drained|cap|candidates that do not sit out|" \
+	"a worker or a call|worker fails"
+
+/*
+ * An election is unused if nobody has led it, as far as the history goes, and
+ * nobody stands.  One that was led is not: its candidates may all have died.
+ * If the last run of a job is done, nobody has to stand before the next one.
+ */
 static const Statement sql_status = {
-	"SELECT election AS \"Election\", state AS \"State\","
+	"SELECT unused, (waiting_for OPERATOR(pg_catalog.~) '^(" NEEDS_OPERATOR ")'"
+	" AND NOT unused"
+	" AND (run_done IS NULL"
+	" OR NOT waiting_for OPERATOR(pg_catalog.=) 'no candidates')) IS TRUE,"
+	" election AS \"Election\", state AS \"State\","
 	" leader AS \"Leader\", term AS \"Term\","
+	" pg_catalog.to_char(since, 'YYYY-MM-DD HH24:MI:SSOF') AS \"Since\","
 	" pg_catalog.round(pg_catalog.extract('epoch', remaining), 1)"
 	"::pg_catalog.text OPERATOR(pg_catalog.||) ' s' AS \"Remaining\","
 	" candidates AS \"Candidates\", waiting_for AS \"Waiting for\","
-	" paused_by AS \"Paused by\", pause_reason AS \"Reason\","
-	" pg_catalog.to_char(resumes_at, 'YYYY-MM-DD HH24:MI:SSOF') AS \"Until\","
-	" run AS \"Run\", run_done AS \"Done\","
-	" pg_catalog.to_char(done_at, 'YYYY-MM-DD HH24:MI:SSOF') AS \"Done at\""
+	" pg_catalog.concat_ws('; ',"
+	" CASE WHEN paused_by IS NOT NULL THEN pg_catalog.concat('paused by ',"
+	" paused_by, pg_catalog.to_char(resumes_at,"
+	" '\" until \"YYYY-MM-DD HH24:MI:SSOF'), ': ' OPERATOR(pg_catalog.||)"
+	" pause_reason) END,"
+	" 'run ' OPERATOR(pg_catalog.||) run,"
+	" 'run ' OPERATOR(pg_catalog.||) run_done OPERATOR(pg_catalog.||) ' done at '"
+	" OPERATOR(pg_catalog.||) pg_catalog.to_char(done_at,"
+	" 'YYYY-MM-DD HH24:MI:SSOF')) AS \"Note\""
+	" FROM (SELECT election, state, leader, term, since, remaining, candidates,"
+	" waiting_for, paused_by, pause_reason, resumes_at, run, run_done, done_at,"
+	" leader IS NULL AND since IS NULL AND paused_by IS NULL"
+	" AND candidates OPERATOR(pg_catalog.=) 0 AS unused"
 	" FROM leader_election.status"
-	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1 ORDER BY election",
-	13, false, 1, {TEXTOID}
+	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1) s"
+	" ORDER BY 2 DESC, leader IS NULL, unused, election",
+	11, false, 1, {TEXTOID}
 };
+
+/* Columns of sql_status; the first ones are not shown */
+enum
+{
+	COL_UNUSED,
+	COL_TROUBLED,
+	COL_ELECTION,
+	COL_STATE,
+	COL_LEADER
+};
+
 static const Statement sql_candidates = {
 	"SELECT \"position\" AS \"Position\", candidate AS \"Candidate\","
 	" kind AS \"Kind\", rank AS \"Rank\", progress AS \"Progress\","
@@ -57,59 +96,146 @@ static const Statement sql_status_json = {
 	2, false, 1, {TEXTOID}
 };
 
+/* Column of sql_candidates */
+#define COL_NOTE	5
+
+/* A result as a table */
+typedef struct Table
+{
+	const PGresult *result;
+	int			first;			/* of the columns that are shown */
+	bool		leaves_unused;	/* rows of unused elections are left out */
+	int			painted;		/* a column */
+	Paint		(*paint) (const PGresult *result, int row);
+} Table;
+
+/* --- colours */
+
+static bool
+is_true(const PGresult *result, int row, int column)
+{
+	return PQgetvalue(result, row, column)[0] == 't';
+}
+
+static Paint
+paint_of_state(const PGresult *result, int row)
+{
+	if (is_true(result, row, COL_UNUSED))
+		return PAINT_QUIET;
+	if (is_true(result, row, COL_TROUBLED))
+		return PAINT_BAD;
+	return strcmp(PQgetvalue(result, row, COL_STATE), "led") == 0 ?
+		PAINT_WELL : PAINT_CARE;
+}
+
+static Paint
+paint_of_note(const PGresult *result, int row)
+{
+	const char *note = PQgetvalue(result, row, COL_NOTE);
+
+	return strcmp(note, "leads") == 0 ? PAINT_WELL :
+		strcmp(note, "dead") == 0 ? PAINT_BAD : PAINT_CARE;
+}
+
+/* --- tables */
+
+static bool
+is_left_out(const Table *t, int row)
+{
+	return row >= 0 && t->leaves_unused && is_true(t->result, row, COL_UNUSED);
+}
+
 /*
  * Return the value in a cell, lent.  Row -1 is the heading.
  */
 static char *
-cell(const PGresult *result, int row, int column)
+cell(const Table *t, int row, int column)
 {
-	return text_show(row < 0 ? PQfname(result, column) :
-					 PQgetvalue(result, row, column));
+	return text_show(row < 0 ? PQfname(t->result, column) :
+					 PQgetvalue(t->result, row, column));
 }
 
-/*
- * Print a cell.  The last cell of a line is not filled up.
- */
 static void
-print_cell(const char *text, int width, bool right, bool last)
+print_cell(const Table *t, int row, int column, int width, bool last)
 {
-	if (right)
-		printf("%*s%s", width - text_width(text), "", text);
-	else
-		fputs(last ? text : text_fit(text, width), stdout);
+	const char *text = cell(t, row, column);
+	Oid			type = PQftype(t->result, column);
+	int			fill = width - text_width(text);
+	bool		right = type == INT8OID || type == INT4OID;
+	Paint		paint = row < 0 ? PAINT_HEAD :
+		column == t->painted ? t->paint(t->result, row) : PAINT_PLAIN;
+
+	printf("%*s%s%s%s%*s", right ? fill : 0, "", paint_begin(paint), text,
+		   paint_end(paint), right || last ? 0 : fill, "");
 	fputs(last ? "\n" : "  ", stdout);
 }
 
 /*
- * Print a result as a table, without the columns that are empty in all rows.
+ * Print a row, without columns that have no width.  Its end is not filled up:
+ * on a narrow terminal that would be a line more.
  */
 static void
-print_table(const PGresult *result)
+print_row(const Table *t, int row, const int *widths)
 {
-	int			width[16] = {0};
-	int			last = 0;
+	int			last = PQnfields(t->result) - 1;
 
-	for (int col = 0; col < PQnfields(result); col++)
+	while (last > t->first && (widths[last] == 0 || cell(t, row, last)[0] == '\0'))
+		last--;
+	for (int col = t->first; col <= last; col++)
 	{
-		for (int row = PQntuples(result) - 1; row >= -1; row--)
-		{
-			if (row >= 0 || width[col] > 0)
-				width[col] = Max(width[col], text_width(cell(result, row, col)));
-		}
-		if (width[col] > 0)
-			last = col;
+		if (widths[col] > 0)
+			print_cell(t, row, col, widths[col], col == last);
 	}
-	for (int row = -1; row < PQntuples(result); row++)
-	{
-		for (int col = 0; col < PQnfields(result); col++)
-		{
-			Oid			type = PQftype(result, col);
+}
 
-			if (width[col] > 0)
-				print_cell(cell(result, row, col), width[col],
-						   type == INT8OID || type == INT4OID, col == last);
+/*
+ * Print a table, without the columns that are empty in all rows.  Return how
+ * many rows were left out.
+ */
+static int
+print_table(const Table *t)
+{
+	int			widths[16] = {0};
+	int			left_out = 0;
+	int			shown;
+
+	for (int row = 0; row < PQntuples(t->result); row++)
+		left_out += is_left_out(t, row);
+	shown = PQntuples(t->result) - left_out;
+	for (int col = t->first; col < PQnfields(t->result); col++)
+	{
+		for (int row = PQntuples(t->result) - 1; row >= -1; row--)
+		{
+			if (!is_left_out(t, row) && (row >= 0 || widths[col] > 0))
+				widths[col] = Max(widths[col], text_width(cell(t, row, col)));
 		}
 	}
+	for (int row = -1; row < PQntuples(t->result) && shown > 0; row++)
+	{
+		if (!is_left_out(t, row))
+			print_row(t, row, widths);
+	}
+	return left_out;
+}
+
+/*
+ * Print the elections; the number of those that are left out at the end.
+ */
+static void
+print_elections(const PGresult *result, const Options *options)
+{
+	Table		t = {
+		.result = result,.first = COL_ELECTION,
+		.leaves_unused = !options->all && options->election == NULL,
+		.painted = COL_STATE,.paint = paint_of_state
+	};
+	int			left_out = print_table(&t);
+
+	if (left_out > 0)
+		printf("%s%s%d that nobody has led or stands for: see --all%s\n",
+			   paint_begin(PAINT_QUIET),
+			   left_out < PQntuples(result) ? "and " : "", left_out,
+			   paint_end(PAINT_QUIET));
 }
 
 /*
@@ -119,11 +245,14 @@ static void
 print_candidates(Connection *c, const char *const *values)
 {
 	Answer		answer = observer_ask(c, &sql_candidates, values);
+	Table		t = {
+		.result = answer.result,.painted = COL_NOTE,.paint = paint_of_note
+	};
 
 	if (PQntuples(answer.result) > 0)
 	{
 		putchar('\n');
-		print_table(answer.result);
+		(void) print_table(&t);
 	}
 	answer_free(&answer);
 }
@@ -156,10 +285,10 @@ status_show(const Options *options)
 	{
 		if (PQntuples(answer.result) == 0)
 			observer_no_such_election(options->election);
-		led = is_led(options, answer.result, options->json ? 1 : 2);
+		led = is_led(options, answer.result, options->json ? 1 : COL_LEADER);
 	}
 	if (!options->json)
-		print_table(answer.result);
+		print_elections(answer.result, options);
 	for (int i = 0; options->json && i < PQntuples(answer.result); i++)
 		text_print_json(PQgetvalue(answer.result, i, 0));
 	answer_free(&answer);

@@ -41,9 +41,14 @@ $node->safe_psql('postgres', "SELECT leader_election.create_election('vacant', q
 
 my ($code, $out) = ask($node, 'status');
 is($code, 0, 'status');
-like($out, qr/^Election +State +Leader +Term +Remaining +Candidates +Waiting for$/m, 'a head');
-like($out, qr/^e +led +one +1 +1[0-9.]+ s +2 *$/m, 'one that is led');
-like($out, qr/^vacant +vacant +0 +no candidates$/m, 'one that is not');
+my $time = qr/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00/;
+like($out, qr/^Election +State +Leader +Term +Since +Remaining +Candidates$/m, 'a head');
+like($out, qr/^e +led +one +1 +$time +1[0-9.]+ s +2$/m, 'one that is led');
+like($out, qr/^and 1 that nobody has led or stands for: see --all$/m, 'one that is unused is counted');
+unlike($out, qr/^vacant/m, '... and not shown');
+$out = ask($node, 'status', '--all');
+like($out, qr/^Election .* +Candidates +Waiting for$/m, 'a head, with --all');
+like($out, qr/^vacant +vacant +0 +no candidates$/m, 'there it is shown');
 ($code, $out) = ask($node, 'status', '-e', 'e');
 is($code, 0, 'status of one');
 like($out, qr/^ +1 +one +session +0 +0 +leads$/m, 'with its leader');
@@ -73,9 +78,9 @@ $node->safe_psql('postgres', "SELECT leader_election.undrain_candidate('two', 'e
 my $me = $node->safe_psql('postgres', 'SELECT current_user');
 $node->safe_psql('postgres', "SELECT leader_election.pause_election('vacant', 'new disks', '1 h')");
 $out = ask($node, 'status');
-like($out, qr/^Election +State +Leader +Term +Remaining +Candidates +Waiting for +Paused by +Reason +Until$/m,
+like($out, qr/^Election +State +Leader +Term +Since +Remaining +Candidates +Waiting for +Note$/m,
 	'a head, while one is paused');
-like($out, qr/^vacant +vacant +0 +paused +\Q$me\E +new disks +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00$/m, 'one that is paused');
+like($out, qr/^vacant +vacant +0 +paused +paused by \Q$me\E until $time: new disks$/m, 'one that is paused');
 $status = decode_json(scalar ask($node, 'status', '-e', 'vacant', '--json'));
 is("$status->{paused_by} $status->{pause_reason}", "$me new disks", 'JSON: who paused it, and why');
 like("$status->{paused_at} $status->{resumes_at}", qr/^\d{4}-\S+T\S+ \d{4}-\S+T\S+$/, 'JSON: since when, and until when');
@@ -88,7 +93,8 @@ $node->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'backup', has_streaming => 1);
 $standby->start;
-like(scalar ask($standby, 'status', '-e', 'e'), qr/^e +led +one +1 +[0-9.]+ s *$/m, 'status on a standby');
+like(scalar ask($standby, 'status', '-e', 'e'), qr/^e +led +one +1 +$time +[0-9.]+ s$/m, 'status on a standby');
+like(scalar ask($standby, 'status'), qr/^vacant +vacant$/m, 'which leaves out none: it cannot know whether one is unused');
 is(decode_json(scalar ask($standby, 'status', '-e', 'e', '--json'))->{candidates}, undef, 'which knows no candidates');
 
 # --- watch

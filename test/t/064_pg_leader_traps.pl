@@ -138,6 +138,7 @@ sub exercise
 		$is->(1, 'status', '--election', 'led', '--candidate', 'nobody of this name', @$how);
 		$is->(0, 'history', '--election', 'led', @$how);
 	}
+	$is->(0, qw(status --all));
 	$is->(125, qw(status --election none));
 	$is->(0, qw(history --election led --since 2020-01-01));
 	$is->(0, qw(history --election led --since 1h));

@@ -393,7 +393,7 @@ run_all(
 	map {
 		[ 'GBK', { greeting => ['GBK'], answers => [ [ qr/leader_election\.(status|history)/, 'rows', $_->[0] ] ] }, @{ $_->[1] } ]
 	} (
-		[ [ ("a\xc2\x9b31m\xe2\x80\xae") x 3, 7, '2.0 s', 1, (undef) x 7 ], ['status'] ],
+		[ [ 'f', 'f', ("a\xc2\x9b31m\xe2\x80\xae") x 3, 7, 'then', '2.0 s', 1, (undef) x 2 ], ['status'] ],
 		[ [ 7, ("a\xc2\x9b31m\xe2\x80\xae") x 2, 'then', 'later', 'resigned', undef, 1, 2, '{}' ], [ 'history', '-e', 'e' ] ]));
 
 #

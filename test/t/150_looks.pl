@@ -1,0 +1,96 @@
+# What pg_leader looks like on a terminal: colours there, and only there; what
+# needs an operator comes first, what nobody uses not at all.
+
+use strict;
+use warnings;
+
+use Cwd qw(abs_path);
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaderElection;
+use PgLeader;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $TOP = abs_path("$FindBin::RealBin/../..");
+
+$ENV{PGTZ} = 'UTC';
+$ENV{LC_ALL} = 'C.UTF-8';
+$ENV{TERM} = 'xterm';
+delete $ENV{NO_COLOR};
+my $node = new_server(config => 'client_min_messages = warning');
+my $sql = session($node, name => 'sql');
+
+# What a subcommand writes on a terminal.
+sub on_terminal
+{
+	my (@args) = @_;
+	my $out = '';
+
+	IPC::Run::run([ 'pg_leader', $args[0], '-d', $node->connstr('postgres'), @args[ 1 .. $#args ] ],
+		'<' => \undef, '>pty>' => \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	return $out =~ s/\r\n/\n/gr;
+}
+
+sub plain { return $_[0] =~ s/\e\[[0-9;]*m//gr; }
+
+my %COLOUR = (bad => "\e[1;31m", care => "\e[33m", well => "\e[32m", quiet => "\e[2m");
+
+sub coloured
+{
+	my ($colour, $text) = @_;
+
+	return qr/\Q$COLOUR{$colour}$text\E\e\[0m/;
+}
+
+# --- status
+
+# Elections in each state, by names that would have another order
+$sql->query($_) foreach (
+	"SELECT leader_election.create_election(e, lease_duration => '1 h') FROM unnest('{a unused,b led,c paused,d deserted,e done,f asked,g quorum}'::text[]) e",
+	"SELECT leader_election.alter_election('g quorum', quorum => 2)",
+	"SELECT leader_election.acquire(e, 'one') FROM unnest('{b led,d deserted,f asked,g quorum}'::text[]) e",
+	"SELECT leader_election.acquire('f asked', 'two')",
+	"SELECT leader_election.request_yield('f asked')",
+	"SELECT leader_election.pause_election('c paused')",
+	"SELECT leader_election.acquire('e done', 'one', run => '1')",
+	"SELECT leader_election.release('e done', 1, done => true), leader_election.leave('e done', 'one')",
+	"SELECT leader_election.release('d deserted', 1), leader_election.leave('d deserted', 'one')");
+
+my $screen = on_terminal('status');
+is(join(', ', plain($screen) =~ /^(\w \w+)/gm), 'd deserted, g quorum, b led, f asked, c paused, e done',
+	'what needs an operator, what is led, what is not');
+like($screen, qr/\A\e\[1mElection\e\[0m /, 'a head');
+like($screen, qr/^\Q$_->[0]\E +\Q$COLOUR{$_->[1]}$_->[2]\E\e\[0m /m, "$_->[0]: $_->[1]")
+  foreach [ 'b led', 'well', 'led' ], [ 'c paused', 'care', 'vacant' ], [ 'd deserted', 'bad', 'vacant' ],
+	[ 'e done', 'care', 'vacant' ], [ 'f asked', 'care', 'yielding' ], [ 'g quorum', 'bad', 'vacant' ];
+like($screen, coloured('quiet', 'and 1 that nobody has led or stands for: see --all'), 'how many are unused');
+like(plain($screen), qr/^e done .* no candidates  run 1 done at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00$/m, 'which run was done');
+unlike(plain($screen), qr/ $/m, 'no blanks at the end, which a narrow terminal would take for a line');
+like(on_terminal('status', '--all'), qr/^a unused +\Q$COLOUR{quiet}\Evacant\e\[0m /m, '--all');
+like(on_terminal('status', '-e', 'a unused'), qr/^a unused +\Q$COLOUR{quiet}\Evacant\e\[0m /m, 'one that is named');
+like(on_terminal('status', '-e', 'b led'), coloured('well', 'leads'), 'a candidate that leads');
+is(plain(on_terminal('status', '--all') =~ s/\d+\.\d s/9.9 s/gr), scalar(ask($node, 'status', '--all')) =~ s/\d+\.\d s/9.9 s/gr,
+	'elsewhere the same, without colours');
+unlike(scalar(ask($node, 'status')), qr/\e/, 'none in a file');
+foreach my $no ([ NO_COLOR => 1 ], [ TERM => 'dumb' ])
+{
+	local $ENV{ $no->[0] } = $no->[1];
+	unlike(on_terminal('status'), qr/\e/, "none with $no->[0]=$no->[1]");
+}
+{
+	local $ENV{NO_COLOR} = '';
+	like(on_terminal('status'), qr/\e/, 'an empty NO_COLOR means nothing (no-color.org)');
+}
+
+# Two who know what needs an operator: the rules, and status
+my $rules = slurp_file("$TOP/src/rules/reasons.c");
+my $program = slurp_file("$TOP/src/bin/status.c");
+my ($known) = $program =~ /#define NEEDS_OPERATOR \\\n(.*?)\n\n/s;
+my %grave = map { $_ => 1 } $rules =~ /^\t\[OBSTACLE_\w+\] = \{"([^"]+)", \w+, SEVERITY_(?:WARNING|ERROR),/gm;
+
+is(join(', ', sort map { split(/\|/) } join('', $known =~ /"(.*?)"/g)), join(', ', sort keys %grave),
+	'status knows what needs an operator, as diagnose() does');
+
+done_testing();
