@@ -171,6 +171,7 @@ LEADER_OBJS = \
 	src/bin/hook.o \
 	src/bin/html.o \
 	src/bin/http.o \
+	src/bin/known.o \
 	src/bin/lead.o \
 	src/bin/login.o \
 	src/bin/main.o \

@@ -53,6 +53,7 @@
  *					html.c			`history --html`
  *					timeline.c		`history`
  *	watch.h			watched.c		lists of what is known of each election
+ *					known.c			what was printed of each, and hints
  *					hook.c			runs a command line for the newest event
  *					screen.c		what `watch` shows on a terminal
  *					watch.c			`watch`

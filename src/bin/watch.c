@@ -18,14 +18,9 @@
 #include "subcommands.h"
 #include "watch.h"
 
-#include "pqexpbuffer.h"
-
 /* How often to look: on a standby, which has no notifications; elsewhere */
 #define STANDBY_INTERVAL	SEC
 #define PRIMARY_INTERVAL	(5 * SEC)
-
-/* How many hints to keep about elections that are not known yet */
-#define MOST_HINTS			100
 
 /*
  * Events that say the present state, each with the last term that was begun,
@@ -142,73 +137,7 @@ static const Statement sql_channels = {
 	1, false, 1, {TEXTOID}
 };
 
-/*
- * What was printed of an election.
- *
- * A hint is a notification that says that the leader is asked to yield, or has
- * changed its metadata.  It makes watch look whether that is true.
- */
-typedef struct KnownElection
-{
-	char	   *election;
-	char	   *prefix;			/* of payloads about it */
-	char	   *term;			/* the last one */
-	bool		ended;			/* the end of that term was printed */
-	bool		hinted;			/* a hint has come since the last look */
-	bool		yielding;		/* the leader was asked to, at the last look */
-	int64		asked;			/* the last look at which it was */
-	char	   *yielding_term;	/* the last request printed was in this term */
-	bool		changes;		/* look whether its metadata has changed */
-	bool		compared;		/* with what was so before, in this term */
-	char	   *changed_at;		/* that was, in JSON; empty: never, in this
-								 * term */
-} KnownElection;
-
-typedef struct Watch
-{
-	const Options *options;
-	Connection	connection;
-	Watched		known;
-	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
-	int			nhints;
-	int64		looks;			/* for requests to yield */
-	bool		looks_at_all;	/* for changed metadata, in each election */
-	bool		started;		/* the present state was printed */
-	bool		standby;
-	bool		draws;			/* on a terminal */
-	Hooks		hooks;
-} Watch;
-
-/* --- what is known */
-
-/*
- * Remember the last term of an election that was printed.
- */
-static void
-remember(Watch *w, const PGresult *events, int row)
-{
-	const char *election = PQgetvalue(events, row, EVENT_ELECTION);
-	const char *term = PQgetvalue(events, row, EVENT_LAST_TERM);
-	KnownElection *k = watched_get(&w->known, election, sizeof(KnownElection));
-
-	if (term[0] == '\0')
-		term = "0";
-	if (k->prefix == NULL)
-	{
-		k->prefix = notification_prefix(election, false);
-		/* A screen shows requests that were made before, too. */
-		k->hinted = w->draws;
-	}
-
-	/* What the leader has changed before the first look, is its state. */
-	if (k->term == NULL || strcmp(k->term, term) != 0)
-	{
-		text_set(&k->changed_at, "");
-		k->compared = w->started;
-	}
-	text_set(&k->term, term);
-	k->ended = PQgetvalue(events, row, EVENT_ENDED)[0] == 't';
-}
+/* --- which elections are asked about */
 
 static bool
 is_any(const KnownElection *k)
@@ -226,89 +155,6 @@ static bool
 may_have_changed(const KnownElection *k)
 {
 	return k->changes;
-}
-
-/*
- * Return those of the known elections that are asked about, with what is known
- * of them, as JSON, to be freed by the caller.
- */
-static char *
-known_json(const Watch *w, bool (*is_asked) (const KnownElection *k))
-{
-	PQExpBufferData json;
-
-	initPQExpBuffer(&json);
-	appendPQExpBufferChar(&json, '[');
-	for (int i = 0; i < w->known.n; i++)
-	{
-		const KnownElection *k = w->known.all[i];
-
-		if (is_asked(k))
-			appendPQExpBuffer(&json, "%s{\"name\":%s,\"known\":%s,\"known_end\":%s,"
-							  "\"changed\":%s}",
-							  json.len > 1 ? "," : "",
-							  text_lend(text_json(k->election)), k->term,
-							  k->ended ? "true" : "false",
-							  k->changed_at[0] == '\0' ? "null" : k->changed_at);
-	}
-	appendPQExpBufferChar(&json, ']');
-	if (PQExpBufferDataBroken(json))
-		pg_fatal("out of memory");
-	return json.data;
-}
-
-/* --- hints */
-
-/*
- * Mark the election that a hint is about: to yield or to metadata.  Return
- * false if it is not known.
- */
-static bool
-mark_hinted(Watch *w, const char *payload)
-{
-	for (int i = 0; i < w->known.n; i++)
-	{
-		KnownElection *k = w->known.all[i];
-
-		if (!notification_is_about(payload, k->prefix))
-			continue;
-		if (notification_is_yield(payload))
-			k->hinted = true;
-		else
-			k->changes = true;
-		return true;
-	}
-	return false;
-}
-
-/*
- * Every notification is a reason to look.  Keep a hint about an election that
- * is not known yet: the look at the history, which comes first, may find it.
- */
-static bool
-take_notification(const char *payload, void *arg)
-{
-	Watch	   *w = arg;
-
-	if ((notification_is_yield(payload) || notification_is_change(payload)) &&
-		!mark_hinted(w, payload) && w->nhints < MOST_HINTS)
-		w->hints[w->nhints++] = pg_strdup(payload);
-	return true;
-}
-
-/*
- * Mark the elections of hints that were kept.
- */
-static void
-take_kept_hints(Watch *w)
-{
-	while (w->nhints > 0)
-	{
-		char	   *payload = w->hints[--w->nhints];
-
-		(void) mark_hinted(w, payload);
-		pg_free(payload);
-	}
 }
 
 /* --- looking */
@@ -358,7 +204,7 @@ print_events(Watch *w)
 		{
 			if (!PQgetisnull(answer.result, i, EVENT_KIND))
 				tell(w, answer.result, i);
-			remember(w, answer.result, i);
+			known_remember(w, answer.result, i);
 		}
 		w->started = true;
 		answer_free(&answer);
@@ -411,7 +257,7 @@ print_requests(Watch *w)
 	const char *values[1];
 	Answer		answer;
 
-	take_kept_hints(w);
+	known_take_hints(w);
 	values[0] = elections = known_json(w, may_be_yielding);
 	if (strcmp(elections, "[]") != 0 && ask(w, &sql_yields, values, &answer))
 	{
@@ -564,6 +410,6 @@ watch_run(const Options *options)
 		if (w.draws)
 			screen_draw();
 		event_flush();
-		(void) notification_wait(&w.connection, listen_at, take_notification, &w);
+		(void) notification_wait(&w.connection, listen_at, known_take_notification, &w);
 	}
 }

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * watch.h
- *		What `watch` is made of: the hook, a command line that is run for the
- *		newest event; and the screen, with a line for each election.
+ *		What `watch` is made of: what is known of elections; the hook, a command
+ *		line that is run for the newest event; and the screen, with a line for
+ *		each election.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,8 +49,55 @@ typedef struct Hooks
 	Watcher		watcher;
 } Hooks;
 
+/* How many hints to keep about elections that are not known yet */
+#define MOST_HINTS			100
+
+/*
+ * What was printed of an election.
+ *
+ * A hint is a notification that says that the leader is asked to yield, or has
+ * changed its metadata.  It makes watch look whether that is true.
+ */
+typedef struct KnownElection
+{
+	char	   *election;
+	char	   *prefix;			/* of payloads about it */
+	char	   *term;			/* the last one */
+	bool		ended;			/* the end of that term was printed */
+	bool		hinted;			/* a hint has come since the last look */
+	bool		yielding;		/* the leader was asked to, at the last look */
+	int64		asked;			/* the last look at which it was */
+	char	   *yielding_term;	/* the last request printed was in this term */
+	bool		changes;		/* look whether its metadata has changed */
+	bool		compared;		/* with what was so before, in this term */
+	char	   *changed_at;		/* that was, in JSON; empty: never, in this
+								 * term */
+} KnownElection;
+
+typedef struct Watch
+{
+	const Options *options;
+	Connection	connection;
+	Watched		known;
+	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
+	int			nhints;
+	int64		looks;			/* for requests to yield */
+	bool		looks_at_all;	/* for changed metadata, in each election */
+	bool		started;		/* the present state was printed */
+	bool		standby;
+	bool		draws;			/* on a terminal */
+	Hooks		hooks;
+} Watch;
+
 /* watched.c */
 extern void *watched_get(Watched *list, const char *election, size_t size);
+
+/* known.c */
+extern void known_remember(Watch *w, const PGresult *events, int row);
+extern char *known_json(const Watch *w,
+						bool (*is_asked) (const KnownElection *k));
+extern bool known_take_notification(const char *payload, void *arg);
+extern void known_take_hints(Watch *w);
 
 /* hook.c */
 extern void hooks_prepare(Hooks *h, const char *command, Connection *c);
