@@ -44,6 +44,29 @@ typedef enum Paint
 	PAINT_BAD					/* an operator has to act */
 } Paint;
 
+/*
+ * Of a row of view status: what waiting_for begins with where nobody leads until
+ * an operator acts, which is where diagnose() tells of a warning or an error
+ * (src/rules/reasons.c).
+ */
+#define NEEDS_OPERATOR \
+	"no candidates|quorum|drained|cap|candidates that do not sit out|" \
+	"a worker or a call|worker fails"
+
+/*
+ * An election is unused if nobody has led it, as far as the history goes, and
+ * nobody stands.  One that was led is not: its candidates may all have died.
+ */
+#define SQL_UNUSED \
+	"(leader IS NULL AND since IS NULL AND paused_by IS NULL" \
+	" AND candidates OPERATOR(pg_catalog.=) 0)"
+
+/* If the last run of a job is done, nobody has to stand before the next one. */
+#define SQL_TROUBLED \
+	"(waiting_for OPERATOR(pg_catalog.~) '^(" NEEDS_OPERATOR ")'" \
+	" AND NOT " SQL_UNUSED " AND (run_done IS NULL OR NOT" \
+	" waiting_for OPERATOR(pg_catalog.=) 'no candidates')) IS TRUE"
+
 /* Why a term ended */
 typedef struct Reason
 {
@@ -59,6 +82,7 @@ extern const Reason reasons[];
 extern const Reason *reason_find(const char *name);
 
 /* paint.c */
+extern Paint paint_of_state(const char *state, bool unused, bool troubled);
 extern const char *paint_begin(Paint paint);
 extern const char *paint_end(Paint paint);
 

@@ -54,3 +54,16 @@ paint_end(Paint paint)
 {
 	return paint_begin(paint)[0] == '\0' ? "" : "\033[0m";
 }
+
+/*
+ * Return how the state of an election is to look.
+ */
+Paint
+paint_of_state(const char *state, bool unused, bool troubled)
+{
+	if (unused || strcmp(state, "dropped") == 0)
+		return PAINT_QUIET;
+	if (troubled)
+		return PAINT_BAD;
+	return strcmp(state, "led") == 0 ? PAINT_WELL : PAINT_CARE;
+}

@@ -44,12 +44,15 @@ enum
 	FIELD_LEADER,
 	FIELD_TERM,
 	FIELD_SINCE,
+	FIELD_REMAINING,
+	FIELD_WAITING_FOR,
 	FIELD_BEFORE,
 	FIELDS
 };
 
 static char *const heads[FIELDS] = {
-	"Election", "State", "Leader", "Term", "Since", "Before"
+	"Election", "State", "Leader", "Term", "Since", "Remaining", "Waiting for",
+	"Before"
 };
 
 typedef struct Line
@@ -57,6 +60,8 @@ typedef struct Line
 	char	   *name;			/* of the election, as the server says it */
 	char	   *fields[FIELDS];
 	int64		changed;		/* how many events came before the newest one */
+	bool		unused;
+	bool		troubled;		/* an operator has to act */
 	bool		shown;
 } Line;
 
@@ -228,6 +233,7 @@ screen_note(const PGresult *events, int row)
 	char	   *before = NULL;
 
 	line->changed = nevents++;
+	line->shown = true;			/* as far as there is room: choose_lines() */
 	set_field(line, FIELD_STATE, state_after(events, row));
 	/* A request to yield changes nothing else. */
 	if (strcmp(PQgetvalue(events, row, EVENT_KIND), "yield_requested") == 0)
@@ -236,6 +242,9 @@ screen_note(const PGresult *events, int row)
 	set_field(line, FIELD_TERM, PQgetisnull(events, row, EVENT_LEADER) ? "" :
 			  PQgetvalue(events, row, EVENT_TERM));
 	set_field(line, FIELD_SINCE, PQgetvalue(events, row, EVENT_SINCE));
+	set_field(line, FIELD_REMAINING, "");
+	set_field(line, FIELD_WAITING_FOR, "");
+	line->unused = line->troubled = false;
 	if (!PQgetisnull(events, row, EVENT_PREVIOUS))
 		before = psprintf("%s, %s", PQgetvalue(events, row, EVENT_REASON), previous);
 	set_field(line, FIELD_BEFORE, before == NULL ? "" : before);
@@ -255,6 +264,49 @@ screen_end_request(const char *election)
 		line->changed = nevents++;
 		set_field(line, FIELD_STATE, "led");
 	}
+}
+
+/*
+ * Is a line of this election in the picture, or likely to be in the next one?
+ */
+bool
+screen_shows(const char *election)
+{
+	const Line *line = watched_get(&lines, election, 0);
+
+	return line != NULL && line->shown;
+}
+
+/*
+ * Note what is so just now of these elections.  Of others, nothing is known:
+ * they were dropped.
+ */
+void
+screen_note_now(const PGresult *now)
+{
+	for (int row = 0; row < PQntuples(now); row++)
+	{
+		Line	   *line = watched_get(&lines, PQgetvalue(now, row, NOW_ELECTION), 0);
+		int64		remaining = duration_from_seconds(PQgetvalue(now, row, NOW_REMAINING));
+
+		if (line == NULL)
+			continue;
+		set_field(line, FIELD_REMAINING, PQgetisnull(now, row, NOW_REMAINING) ? "" :
+				  duration_format(remaining));
+		set_field(line, FIELD_WAITING_FOR, PQgetvalue(now, row, NOW_WAITING_FOR));
+		line->unused = PQgetvalue(now, row, NOW_UNUSED)[0] == 't';
+		line->troubled = PQgetvalue(now, row, NOW_TROUBLED)[0] == 't';
+	}
+}
+
+/*
+ * There is no connection: how long leases last yet is not known.
+ */
+void
+screen_forget_now(void)
+{
+	for (int i = 0; i < lines.n; i++)
+		set_field(lines.all[i], FIELD_REMAINING, "");
 }
 
 /* --- a picture */
@@ -292,17 +344,57 @@ add_line(PQExpBuffer picture, const char *text, int columns)
 	drawn++;
 }
 
+/*
+ * Add the line of an election, or the head (NULL), cut like any other.  Fields
+ * without a width are left out.
+ */
 static void
-add_fields(PQExpBuffer picture, char *const *fields, const int *widths,
-		   int columns)
+add_fields(PQExpBuffer picture, const Line *line, const int *widths, int columns)
 {
-	PQExpBufferData text;
+	int			room = columns - 1;
 
-	initPQExpBuffer(&text);
 	for (int i = 0; i < FIELDS; i++)
-		appendPQExpBuffer(&text, "%s%*s", text_fit(fields[i], widths[i]), GAP, "");
-	add_line(picture, text.data, columns);
-	termPQExpBuffer(&text);
+	{
+		const char *field = line == NULL ? heads[i] : line->fields[i];
+		Paint		paint = line == NULL ? PAINT_HEAD : i != FIELD_STATE ? PAINT_PLAIN :
+			paint_of_state(field, line->unused, line->troubled);
+		int			width = Min(widths[i], room);
+
+		if (width == 0)
+			continue;
+		appendPQExpBuffer(picture, "%s%s%s", paint_begin(paint),
+						  text_fit(field, width), paint_end(paint));
+		room -= width;
+		width = Min(GAP, room);
+		appendPQExpBuffer(picture, "%*s", width, "");
+		room -= width;
+	}
+	appendPQExpBufferStr(picture, CLEAR_LINE "\n");
+	drawn++;
+}
+
+/*
+ * Set the width of each column: 0 if no line has anything there.
+ */
+static void
+set_widths(int *widths, int columns)
+{
+	for (int i = 0; i < FIELDS; i++)
+	{
+		int			head = strlen(heads[i]);
+
+		widths[i] = 0;
+		for (int j = 0; j < lines.n; j++)
+		{
+			const Line *line = lines.all[j];
+
+			if (line->shown)
+				widths[i] = Max(widths[i], text_width(line->fields[i]));
+		}
+		/* A long name must not push the others off the terminal. */
+		if (widths[i] > 0 || i <= FIELD_SINCE)
+			widths[i] = Min(Max(widths[i], head), Max(columns / 3, head));
+	}
 }
 
 static void
@@ -314,26 +406,14 @@ add_lines(PQExpBuffer picture, int rows, int columns)
 	int			hidden_lines = 0;
 
 	choose_lines(room);
-	for (int i = 0; i < FIELDS; i++)
-	{
-		widths[i] = strlen(heads[i]);
-		for (int j = 0; j < lines.n; j++)
-		{
-			const Line *line = lines.all[j];
-
-			if (line->shown)
-				widths[i] = Max(widths[i], text_width(line->fields[i]));
-		}
-		/* A long name must not push the others off the terminal. */
-		widths[i] = Min(widths[i], Max(columns / 3, (int) strlen(heads[i])));
-	}
-	add_fields(picture, heads, widths, columns);
+	set_widths(widths, columns);
+	add_fields(picture, NULL, widths, columns);
 	for (int i = 0; i < lines.n; i++)
 	{
 		const Line *line = lines.all[i];
 
 		if (line->shown)
-			add_fields(picture, line->fields, widths, columns);
+			add_fields(picture, line, widths, columns);
 		else
 			hidden_lines++;
 	}

@@ -11,24 +11,8 @@
 #include "observer.h"
 #include "subcommands.h"
 
-/*
- * What waiting_for begins with where nobody leads until an operator acts: where
- * diagnose() tells of a warning or an error (src/rules/reasons.c).
- */
-#define NEEDS_OPERATOR \
-	"no candidates|quorum|drained|cap|candidates that do not sit out|" \
-	"a worker or a call|worker fails"
-
-/*
- * An election is unused if nobody has led it, as far as the history goes, and
- * nobody stands.  One that was led is not: its candidates may all have died.
- * If the last run of a job is done, nobody has to stand before the next one.
- */
 static const Statement sql_status = {
-	"SELECT unused, (waiting_for OPERATOR(pg_catalog.~) '^(" NEEDS_OPERATOR ")'"
-	" AND NOT unused"
-	" AND (run_done IS NULL"
-	" OR NOT waiting_for OPERATOR(pg_catalog.=) 'no candidates')) IS TRUE,"
+	"SELECT " SQL_UNUSED ", " SQL_TROUBLED ","
 	" election AS \"Election\", state AS \"State\","
 	" leader AS \"Leader\", term AS \"Term\","
 	" pg_catalog.to_char(since, 'YYYY-MM-DD HH24:MI:SSOF') AS \"Since\","
@@ -44,13 +28,9 @@ static const Statement sql_status = {
 	" 'run ' OPERATOR(pg_catalog.||) run_done OPERATOR(pg_catalog.||) ' done at '"
 	" OPERATOR(pg_catalog.||) pg_catalog.to_char(done_at,"
 	" 'YYYY-MM-DD HH24:MI:SSOF')) AS \"Note\""
-	" FROM (SELECT election, state, leader, term, since, remaining, candidates,"
-	" waiting_for, paused_by, pause_reason, resumes_at, run, run_done, done_at,"
-	" leader IS NULL AND since IS NULL AND paused_by IS NULL"
-	" AND candidates OPERATOR(pg_catalog.=) 0 AS unused"
 	" FROM leader_election.status"
-	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1) s"
-	" ORDER BY 2 DESC, leader IS NULL, unused, election",
+	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1"
+	" ORDER BY 2 DESC, leader IS NULL, 1, election",
 	11, false, 1, {TEXTOID}
 };
 
@@ -118,18 +98,15 @@ is_true(const PGresult *result, int row, int column)
 }
 
 static Paint
-paint_of_state(const PGresult *result, int row)
+paint_election(const PGresult *result, int row)
 {
-	if (is_true(result, row, COL_UNUSED))
-		return PAINT_QUIET;
-	if (is_true(result, row, COL_TROUBLED))
-		return PAINT_BAD;
-	return strcmp(PQgetvalue(result, row, COL_STATE), "led") == 0 ?
-		PAINT_WELL : PAINT_CARE;
+	return paint_of_state(PQgetvalue(result, row, COL_STATE),
+						  is_true(result, row, COL_UNUSED),
+						  is_true(result, row, COL_TROUBLED));
 }
 
 static Paint
-paint_of_note(const PGresult *result, int row)
+paint_candidate(const PGresult *result, int row)
 {
 	const char *note = PQgetvalue(result, row, COL_NOTE);
 
@@ -227,7 +204,7 @@ print_elections(const PGresult *result, const Options *options)
 	Table		t = {
 		.result = result,.first = COL_ELECTION,
 		.leaves_unused = !options->all && options->election == NULL,
-		.painted = COL_STATE,.paint = paint_of_state
+		.painted = COL_STATE,.paint = paint_election
 	};
 	int			left_out = print_table(&t);
 
@@ -246,7 +223,7 @@ print_candidates(Connection *c, const char *const *values)
 {
 	Answer		answer = observer_ask(c, &sql_candidates, values);
 	Table		t = {
-		.result = answer.result,.painted = COL_NOTE,.paint = paint_of_note
+		.result = answer.result,.painted = COL_NOTE,.paint = paint_candidate
 	};
 
 	if (PQntuples(answer.result) > 0)

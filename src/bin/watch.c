@@ -22,6 +22,9 @@
 #define STANDBY_INTERVAL	SEC
 #define PRIMARY_INTERVAL	(5 * SEC)
 
+/* How often a screen is drawn where nothing happens */
+#define REDRAW_INTERVAL		SEC
+
 /*
  * Events that say the present state, each with the last term that was begun,
  * whether that has ended, and since when the state is so.  Of an election that
@@ -121,6 +124,18 @@ static const Statement sql_changes = {
 	EVENT_FIELDS, false, 1, {JSONOID}
 };
 
+/*
+ * What is so of these elections just now, without being an event: how long the
+ * lease lasts yet, or why nobody leads.
+ */
+static const Statement sql_now = {
+	"SELECT election, pg_catalog.extract('epoch', remaining), waiting_for, "
+	SQL_UNUSED ", " SQL_TROUBLED
+	" FROM leader_election.status, pg_catalog.json_to_recordset($1)"
+	" AS k (name pg_catalog.text) WHERE election OPERATOR(pg_catalog.=) name",
+	NOW_FIELDS, false, 1, {JSONOID}
+};
+
 /* The metadata of the leader of a term, while it leads */
 static const Statement sql_metadata = {
 	"SELECT metadata FROM leader_election.status"
@@ -149,6 +164,12 @@ static bool
 may_be_yielding(const KnownElection *k)
 {
 	return k->hinted || k->yielding;
+}
+
+static bool
+is_on_screen(const KnownElection *k)
+{
+	return screen_shows(k->election);
 }
 
 static bool
@@ -309,6 +330,26 @@ print_changes(Watch *w)
 }
 
 /*
+ * Draw the screen, with what is so just now.
+ */
+static void
+draw(Watch *w)
+{
+	char	   *elections = known_json(w, is_on_screen);
+	const char *values[] = {elections};
+	Answer		answer;
+
+	if (strcmp(elections, "[]") != 0 && w->connection.conn != NULL &&
+		ask(w, &sql_now, values, &answer))
+	{
+		screen_note_now(answer.result);
+		answer_free(&answer);
+	}
+	pg_free(elections);
+	screen_draw();
+}
+
+/*
  * Give new hooks the metadata of the leaders.  If the server does not answer,
  * they wait for the next round.
  */
@@ -358,6 +399,8 @@ connect_again(Watch *w)
 {
 	int64		pause = SHORTEST_PAUSE;
 
+	if (w->draws)
+		screen_forget_now();
 	while (!connect_round(&w->connection, NEVER))
 	{
 		if (w->draws)
@@ -365,6 +408,22 @@ connect_again(Watch *w)
 		(void) connection_wait(&w->connection, now_us() +
 							   duration_next_pause(&pause, LONGEST_PAUSE));
 	}
+}
+
+/*
+ * Wait until it is time to look for events.  Where a screen is drawn, draw it
+ * meanwhile: time goes on.
+ */
+static void
+wait_for_events(Watch *w, int64 until)
+{
+	Connection *c = &w->connection;
+	int64		redraw = w->draws ? REDRAW_INTERVAL : NEVER;
+
+	while (!notification_wait(c, until - now_us() < redraw ? until :
+							  now_us() + redraw, known_take_notification, w) &&
+		   c->conn != NULL && now_us() < until)
+		draw(w);
 }
 
 /*
@@ -408,8 +467,8 @@ watch_run(const Options *options)
 		}
 		complete_hooks(&w);
 		if (w.draws)
-			screen_draw();
+			draw(&w);
 		event_flush();
-		(void) notification_wait(&w.connection, listen_at, known_take_notification, &w);
+		wait_for_events(&w, listen_at);
 	}
 }

@@ -13,6 +13,17 @@
 #include "guardian.h"
 #include "observer.h"
 
+/* Columns of what is so just now */
+enum
+{
+	NOW_ELECTION,
+	NOW_REMAINING,				/* seconds */
+	NOW_WAITING_FOR,
+	NOW_UNUSED,
+	NOW_TROUBLED,
+	NOW_FIELDS
+};
+
 /* What is known of each election, with its name first */
 typedef struct Watched
 {
@@ -109,6 +120,9 @@ extern bool screen_is_possible(void);
 extern void screen_begin(Connection *c);
 extern void screen_note(const PGresult *events, int row);
 extern void screen_end_request(const char *election);
+extern bool screen_shows(const char *election);
+extern void screen_note_now(const PGresult *now);
+extern void screen_forget_now(void);
 extern void screen_draw(void);
 
 #endif							/* WATCH_H */

@@ -57,6 +57,7 @@ sub show
 		elsif ($new =~ s/\A\e\[H//) { ($row, $column) = (0, 0); }
 		elsif ($new =~ s/\A\e\[K//) { $screen[$row] = substr($screen[$row] // '', 0, $column); }
 		elsif ($new =~ s/\A\e\[J//) { $screen[$row] = substr($screen[$row] // '', 0, $column); splice(@screen, $row + 1); }
+		elsif ($new =~ s/\A\e\[[0-9;]*m//) { }    # a colour
 		elsif ($new =~ s/\A\e\[\?25([hl])//) { $cursor_hidden = $1 eq 'l'; }
 		elsif ($new =~ s/\A\r//) { $column = 0; }
 		elsif ($new =~ s/\A\n//)
@@ -132,17 +133,30 @@ $two->query("SELECT leader_election.join('a', 'two')");
 $node->safe_psql('postgres', "SELECT leader_election.create_election('b', lease_duration => '1 min')");
 my $w = watch(12, 100);
 my $shell = qr{\A/dev/\S+\n};
-screen_is($w, qr/${shell}Election +State +Leader +Term +Since +Before\na +led +one +1 +$time\nb +vacant\n\z/, 'the present state, below what was there');
+screen_is($w, qr/${shell}Election +State +Leader +Term +Since +Remaining +Waiting for\na +led +one +1 +$time +(?:15|14\.\d) s\nb +vacant +no candidates\n\z/, 'the present state, below what was there');
 like(modes($w), qr/ -echo /, 'what is typed is not shown');
 ok($cursor_hidden, 'nor is the cursor');
 $one->query("SELECT leader_election.resign('a')");
-screen_is($w, qr/${shell}Election .*\na +led +two +2 +$time +resigned, one\nb +vacant\n\z/, 'a change');
+screen_is($w, qr/${shell}Election .*\na +led +two +2 +$time +[\d.]+ s +resigned, one\nb +vacant +no candidates\n\z/, 'a change');
 $node->safe_psql('postgres', "SELECT leader_election.request_yield('a')");
 screen_is($w, qr/\na +yielding +two +2 +$time/, 'a request to yield');
+like(${ $w->{out} }, qr/\e\[33myielding\e\[0m/, '... has a colour');
 $two->query("SELECT leader_election.leave('a')");
-screen_is($w, qr/\na +led +one +3 +$time +\w+, two\n/, 'is followed');
+screen_is($w, qr/\na +led +one +3 +$time +[\d.]+ s +\w+, two\n/, 'is followed');
 $one->query("SELECT leader_election.leave('a')");
-screen_is($w, qr/\na +vacant +$time +left, one\n/, 'a vacancy');
+screen_is($w, qr/\na +vacant +$time +no candidates +left, one\n/, 'a vacancy, and why');
+like(${ $w->{out} }, qr/\e\[1;31mvacant\e\[0m/, '... has the colour of what needs an operator');
+$two->query("SELECT leader_election.alter_election('b', quorum => 2)");
+$two->query("SELECT leader_election.join('b', 'two')");
+screen_is($w, qr/\nb +vacant +quorum 1 of 2\n/, 'another reason, which is no event');
+$two->query("SELECT leader_election.leave('b')");
+$two->query("SELECT leader_election.alter_election('b', quorum => 1)");
+screen_is($w, qr/\nb +vacant +no candidates\n/, 'a new one');
+$two->query("SELECT leader_election.acquire('aaa', 'three')");
+screen_is($w, qr/\naaa +led +three +1 +$time +14\.\d s/, 'how long the lease lasts yet');
+screen_is($w, qr/\naaa +led +three +1 +$time +1[0-3]\.\d s/, '... goes on, though nothing happens');
+$two->query("SELECT leader_election.drop_election('aaa')");
+screen_is($w, qr/\naaa +dropped +$time +dropped, three\n/, 'one that was dropped has neither');
 $two->query("SELECT leader_election.join('aa', 'two')");
 screen_is($w, qr/${shell}Election .*\na +vacant.*\naa +led +two .*\nb +vacant\n\z/, 'a new election, in its place');
 $two->query("SELECT leader_election.leave('aa')");

@@ -205,6 +205,7 @@ foreach my $what (sort keys %NAMES)
 	$seen{stand} = 1;
 
 	shown('status', (ask($node, 'status', "--election=$e"))[1], @all);
+	shown('status --all', (ask($node, 'status', '--all', "--election=$e"))[1], @all);
 	told('status --json', scalar(ask($node, 'status', '--json', "--election=$e")), election => $name, leader => $candidate);
 	shown('history', (ask($node, 'history', "--election=$e"))[1], $candidate);
 	told('history --json', (split /\n/, scalar(ask($node, 'history', '--json', "--election=$e")))[-1], election => $name, leader => $candidate);
