@@ -203,6 +203,7 @@ LEADER_OBJS = \
 	src/bin/term_file.o \
 	src/bin/text.o \
 	src/bin/timeline.o \
+	src/bin/waiting.o \
 	src/bin/watch.o \
 	src/bin/watched.o \
 	src/bin/yield.o

@@ -146,6 +146,9 @@ extern int	prepare_connection(Agent *a);
 extern bool period_look(Agent *a, int *code);
 extern int64 period_hold(Agent *a, int64 ran);
 
+/* waiting.c */
+extern void waiting_publish(Agent *a);
+
 /* stand.c */
 extern void stand_begin(Agent *a);
 extern int	stand_until_elected(Agent *a);

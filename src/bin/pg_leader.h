@@ -34,6 +34,7 @@
  *	agent.h			agent.c			a candidate's signals, helpers and questions
  *					prepare.c		makes a new connection ready
  *					period.c		which run is due (--every)
+ *					waiting.c		why it waits to be elected
  *					stand.c			stands for election until elected
  *					lead.c			renews the lease of one leadership
  *					command.c		runs the command meanwhile

@@ -71,20 +71,6 @@ static const Statement sql_state = {
 	4, false, 1, {TEXTOID}
 };
 
-/* Only where somebody is drained, look at all who stand. */
-static const Statement sql_why = {
-	"SELECT CASE WHEN paused_at IS NOT NULL THEN 'paused'"
-	" WHEN EXISTS (SELECT FROM leader_election.drain"
-	" WHERE election OPERATOR(pg_catalog.=) $1"
-	" OR election OPERATOR(pg_catalog.=) '')"
-	" AND EXISTS (SELECT FROM leader_election.candidates"
-	" WHERE election OPERATOR(pg_catalog.=) $1"
-	" AND candidate OPERATOR(pg_catalog.=) $2 AND drained)"
-	" THEN 'drained' END"
-	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
-	1, false, 2, {TEXTOID, TEXTOID}
-};
-
 static Answer
 ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
 {
@@ -374,26 +360,6 @@ wait_for_step(Agent *a, Stand *s)
 }
 
 /*
- * A sidecar has not been elected: find out whether it can be, and have it say
- * so.  Without an answer, the last one stands.
- */
-static void
-tell_why(Agent *a, Stand *s)
-{
-	Answer		answer = ask(a, &sql_why, AGENT_LIMIT, true);
-
-	if (answer.outcome == ANSWER_ROWS && PQntuples(answer.result) == 1)
-	{
-		const char *why = PQgetvalue(answer.result, 0, 0);
-
-		s->why = strcmp(why, "paused") == 0 ? "paused" :
-			strcmp(why, "drained") == 0 ? "drained" : "standing";
-		agent_publish(a, s->why);
-	}
-	answer_free(&answer);
-}
-
-/*
  * Stand, and try to be elected.  Return ELECTED, an exit code, or GO_ON.
  */
 static int
@@ -412,7 +378,7 @@ try_to_lead(Agent *a, Stand *s)
 		code = try_once(a, s);
 	if (code == GO_ON && !a->signalled && a->options->command == NULL &&
 		a->connection.conn != NULL && s->refused == 0)
-		tell_why(a, s);
+		waiting_publish(a);
 	return code;
 }
 
