@@ -121,6 +121,7 @@ agent_end(Agent *a)
 	pg_free(a->seat);
 	pg_free(a->shown);
 	pg_free(a->warned);
+	pg_free(a->told);
 }
 
 /* --- warnings */

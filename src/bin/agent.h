@@ -89,6 +89,7 @@ typedef struct Agent
 	int			nwarnings;
 	char	   *warned;			/* the last one, said or not */
 	bool		troubled;		/* one was said since the last answer */
+	char	   *told;			/* who leads, while it waits: said last */
 	Grant		grant;
 	int64		elected;		/* how many times */
 	int64		renewed;
@@ -148,6 +149,7 @@ extern int64 period_hold(Agent *a, int64 ran);
 
 /* waiting.c */
 extern void waiting_publish(Agent *a);
+extern void waiting_tell(Agent *a);
 
 /* stand.c */
 extern void stand_begin(Agent *a);

@@ -117,8 +117,8 @@ static const char run_help[] =
 "                           how long all hosts may refuse to let it in, or the\n"
 "                           primary to let it stand, before it gives up\n"
 "                           (default: 30 s; at once without --wait and --forever)\n"
-"  -v, --verbose            say what is going on; messages begin with the time,\n"
-"                           and name the election\n"
+"  -v, --verbose            say what is going on, and who leads instead; messages\n"
+"                           begin with the time, and name the election\n"
 "A DURATION is a number and a unit: us, ms, s, min, h or d.\n";
 
 static const char run_notes[] =
@@ -202,8 +202,8 @@ static const char stand_help[] =
 "                           how long all hosts may refuse to let it in, or the\n"
 "                           primary to let it stand, before it gives up\n"
 "                           (default: 30 s)\n"
-"  -v, --verbose            say what is going on; messages begin with the time,\n"
-"                           and name the election\n"
+"  -v, --verbose            say what is going on, and who leads instead; messages\n"
+"                           begin with the time, and name the election\n"
 "A DURATION is a number and a unit: us, ms, s, min, h or d.\n";
 
 static const char stand_notes[] =
@@ -257,8 +257,8 @@ static const char status_help[] =
 static const char watch_help[] =
 "pg_leader watch shows the present state of elections, then every change as it\n"
 "happens, until it is ended (Ctrl-C).  On a terminal it shows a line for each\n"
-"election, and keeps that up to date; for programs and with hooks it prints a\n"
-"line for each change.\n"
+"election, also how long the lease lasts yet or why nobody leads, and keeps that\n"
+"up to date; for programs and with hooks it prints a line for each change.\n"
 "\n"
 "Usage:\n"
 "  pg_leader watch [OPTION]... [-e ELECTION]\n"

@@ -376,9 +376,12 @@ try_to_lead(Agent *a, Stand *s)
 	 */
 	if (a->options->every < 0 || period_look(a, &code))
 		code = try_once(a, s);
-	if (code == GO_ON && !a->signalled && a->options->command == NULL &&
-		a->connection.conn != NULL && s->refused == 0)
+	if (code != GO_ON || a->signalled || s->refused != 0)
+		return code;
+	if (a->connection.conn != NULL && a->options->command == NULL)
 		waiting_publish(a);
+	if (a->connection.conn != NULL)
+		waiting_tell(a);
 	return code;
 }
 
@@ -424,6 +427,7 @@ stand_begin(Agent *a)
 			.why = "standing",.connected = a->connection.conn != NULL
 	};
 	make_request(a->stand.request);
+	text_set(&a->told, "");
 	/* --skip waits for the first check to end. */
 	if (o->skip)
 		a->stand.until = now_us() + SKIP_LIMIT +

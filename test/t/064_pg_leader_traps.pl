@@ -76,6 +76,22 @@ sub end
 	return;
 }
 
+# What watch asks where it draws.
+sub watch_on_terminal
+{
+	my ($db) = @_;
+	my $out = '';
+
+	local $ENV{PGAPPNAME} = 'pg_leader';
+	local $ENV{TERM} = 'xterm';
+
+	my $run = IPC::Run::start([ 'pg_leader', 'watch', '-d', $node->connstr($db) ], '<' => \undef, '>pty>' => \$out);
+	wait_until(sub { $run->pump_nb; $out =~ /Remaining/ }, sub { "a screen: $out" });
+	$run->signal('TERM');
+	$run->finish;
+	return;
+}
+
 # Runs all subcommands in a database.
 sub exercise
 {
@@ -102,7 +118,7 @@ sub exercise
 
 		# It renews; it is made before there is an election.
 		$is->(3, @run, "new $mode", qw(--candidate me --rank 3 --hold 100ms --grace 200ms --once --verbose -- sh -c), 'sleep 0.7; exit 3');
-		$is->(122, @run, 'led', '--wait', $wait, qw(-- true));
+		$is->(122, @run, 'led', '--wait', $wait, qw(--verbose -- true));
 		$is->(122, @run, 'led', '--wait', $wait, qw(--check false --check-every 1s --check-timeout 1s --check-failures 2 -- true));
 		$is->(0, @run, 'led', qw(--skip -- true));
 		$is->(122, @run, 'quorum', qw(--skip -- true));
@@ -120,6 +136,9 @@ sub exercise
 	my $seat = start($db, qw(run --group crew --candidate me --check true -- sleep 600));
 	wait_until(sub { $one->query("SELECT leader_election.leader('crew/1') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a seat');
 	end($seat);
+	$one->query("SELECT leader_election.create_group('full', 1)");
+	$one->query("SELECT leader_election.join_group('full', 'one')");
+	$is->(122, 'run', '--group', 'full', '--wait', $wait, qw(--verbose -- true));
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
 	my $sidecar = start($db, 'stand', qw(--election served --candidate me --rank 1 --grace 100ms --refusal-timeout 1h --verbose --http), $port);
 	wait_until(sub { $one->query("SELECT leader_election.leader('served') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a sidecar');
@@ -150,6 +169,7 @@ sub exercise
 		start($db, qw(watch --election led)),
 		start($db, qw(watch --election led --exec true)));
 	wait_for_output($_, qr/led.*\n/) foreach @watches;
+	watch_on_terminal($db);
 	$two->query("SELECT leader_election.request_yield('led')");
 	wait_for_output($_, qr/(yield_requested|asked to yield).*\n/) foreach @watches;
 	$two->query("SELECT leader_election.leave('led')");

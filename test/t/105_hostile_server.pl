@@ -410,7 +410,7 @@ my @MODES = (
 		map { [ 'run', @$_, @RUN ] }
 		  [ '-e', 'e' ], [ '-e', 'e', '--mode=session' ], [ '-e', 'e', '--forever' ], [ '--group=e' ],
 		[ '--group=e', '--forever', '-v' ], [ '-e', 'e', '--every=1h', '--attempts=3' ],
-		[ '-e', 'e', '--skip' ], [ '-e', 'e', '--wait=1s' ], [ '-e', 'e', '--once', '--hold=1s' ],
+		[ '-e', 'e', '--skip' ], [ '-e', 'e', '--wait=1s' ], [ '-e', 'e', '--forever', '-v' ], [ '-e', 'e', '--once', '--hold=1s' ],
 		[ '-e', 'e', '--check=true', '--check-every=50ms', '--check-timeout=50ms', '--forever' ],
 		[ '-e', 'e', '--mode=session', '--forever' ]));
 my @ON_TERMINAL = (['status'], [ 'status', '-e', 'e' ], ['watch'], [ 'history', '-e', 'e' ], [ 'yield', '-e', 'e' ]);

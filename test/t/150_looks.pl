@@ -84,9 +84,39 @@ foreach my $no ([ NO_COLOR => 1 ], [ TERM => 'dumb' ])
 	like(on_terminal('status'), qr/\e/, 'an empty NO_COLOR means nothing (no-color.org)');
 }
 
+# --- run -v: who leads instead
+
+$sql->query("SELECT leader_election.alter_election('g quorum', quorum => 1)");
+my $waits = pg_leader($node, '-v', '-e', 'b led', '-n', 'three', '--', 'sleep', '600');
+my $tells = sub {
+	my ($one, $what) = @_;
+
+	wait_until(sub { $one->output =~ $what }, sub { "$what in: " . $one->output });
+	like($one->output, qr/^\d{4}-\S+ \S+ pg_leader: election "[^"]+": $what$/m, 'run -v: ' . $what);
+};
+
+$tells->($waits, qr/waiting: "one" leads in term 1/);
+$sql->query("SELECT leader_election.acquire('b led', 'two')");
+$sql->query("SELECT leader_election.transfer('b led', 1, 'two')");
+$tells->($waits, qr/waiting: "two" leads in term 2/);
+$sql->query("SELECT leader_election.pause_election('b led'), leader_election.release('b led', 2)");
+$tells->($waits, qr/waiting: nobody leads: paused/);
+is(scalar(() = $waits->output =~ /waiting:/g), 3, '... each once');
+$sql->query("SELECT leader_election.resume_election('b led')");
+$tells->($waits, qr/leading in term 3/);
+my $quiet = pg_leader($node, '-e', 'b led', '-n', 'four', '--wait', '1s', '--', 'true');
+is($quiet->exit_code, 122, 'without -v it waits, too');
+unlike($quiet->output, qr/waiting:/, '... and says nothing');
+$sql->query("SELECT leader_election.create_group('crew', 2, max_per_candidate => 2)");
+$sql->query("SELECT leader_election.acquire_any('crew', 'one')") foreach 1 .. 2;
+my $crew = pg_leader($node, '-v', '--group', 'crew', '-n', 'two', '--', 'sleep', '600');
+$tells->($crew, qr/waiting: 2 of 2 seats are led/);
+$_->signal('TERM') foreach $waits, $crew;
+$_->exit_code foreach $waits, $crew;
+
 # Two who know what needs an operator: the rules, and status
 my $rules = slurp_file("$TOP/src/rules/reasons.c");
-my $program = slurp_file("$TOP/src/bin/status.c");
+my $program = slurp_file("$TOP/src/bin/observer.h");
 my ($known) = $program =~ /#define NEEDS_OPERATOR \\\n(.*?)\n\n/s;
 my %grave = map { $_ => 1 } $rules =~ /^\t\[OBSTACLE_\w+\] = \{"([^"]+)", \w+, SEVERITY_(?:WARNING|ERROR),/gm;
 
