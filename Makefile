@@ -162,6 +162,7 @@ LEADER_OBJS = \
 	src/bin/command.o \
 	src/bin/connect.o \
 	src/bin/connection.o \
+	src/bin/diagnose.o \
 	src/bin/duration.o \
 	src/bin/event.o \
 	src/bin/give_back.o \

@@ -18,6 +18,7 @@ static const char general_help[] =
 "  pg_leader run [OPTION]... -e ELECTION [--] COMMAND [ARGUMENT]...\n"
 "  pg_leader stand [OPTION]... -e ELECTION --http=ADDRESS\n"
 "  pg_leader status [OPTION]... [-e ELECTION]\n"
+"  pg_leader diagnose [OPTION]... [-e ELECTION]\n"
 "  pg_leader watch [OPTION]... [-e ELECTION]\n"
 "  pg_leader history [OPTION]... -e ELECTION\n"
 "  pg_leader history [OPTION]... --html=FILE [-e ELECTION]\n"
@@ -27,6 +28,7 @@ static const char general_help[] =
 "  run        run a command while leading\n"
 "  stand      lead without a command, and tell over HTTP whether it leads\n"
 "  status     show who leads, and who stands\n"
+"  diagnose   say what is wrong with elections, and what to do\n"
 "  watch      show the present state, then every change as it happens\n"
 "  history    show the terms of an election as a timeline, or those of all as a\n"
 "             page of HTML\n"
@@ -254,6 +256,31 @@ static const char status_help[] =
 "  124    the database does not have the extension\n"
 "  125    any other error\n";
 
+static const char diagnose_help[] =
+"pg_leader diagnose says what is wrong with elections, why, and what to do, as\n"
+"the function diagnose() does.  The worst elections come first.\n"
+"\n"
+"Usage:\n"
+"  pg_leader diagnose [OPTION]... [-e ELECTION]\n"
+"\n"
+"Options:\n"
+"  -e, --election=ELECTION  only this one, or this group (default: all)\n"
+"      --all                also those that nobody has led or stands for\n"
+"      --json               one JSON object per line and finding: election,\n"
+"                           severity (ok, notice, warning or error), finding and\n"
+"                           remedy\n"
+"\n"
+"On a terminal the texts are wrapped; elsewhere each is a line.  It works on a\n"
+"standby, too.\n"
+"\n"
+"Exit status:\n"
+"    0    all well, or there are notices only\n"
+"    1    there is a warning\n"
+"    2    there is an error\n"
+"  123    could not connect\n"
+"  124    the database does not have the extension\n"
+"  125    any other error; no such election\n";
+
 static const char watch_help[] =
 "pg_leader watch shows the present state of elections, then every change as it\n"
 "happens, until it is ended (Ctrl-C).  On a terminal it shows a line for each\n"
@@ -337,6 +364,7 @@ static const struct
 	{"run", run_help, run_notes},
 	{"stand", stand_help, stand_notes},
 	{"status", status_help, ""},
+	{"diagnose", diagnose_help, ""},
 	{"watch", watch_help, ""},
 	{"history", history_help, ""},
 	{"yield", yield_help, ""}

@@ -27,6 +27,7 @@ static const Subcommand subcommands[] = {
 		.needs_election = true,.stands = true,.needs_http = true
 	},
 	{.name = "status",.execute = status_show},
+	{.name = "diagnose",.execute = diagnose_show},
 	{.name = "watch",.execute = watch_run},
 	{.name = "history",.execute = timeline_show,.needs_election = true},
 	{

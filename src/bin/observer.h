@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * observer.h
- *		What the subcommands share that look at elections: status, watch,
- *		history and yield.
+ *		What the subcommands share that look at elections: status,
+ *		diagnose, watch, history and yield.
  *
  *-------------------------------------------------------------------------
  */
@@ -85,6 +85,7 @@ extern const Reason *reason_find(const char *name);
 extern Paint paint_of_state(const char *state, bool unused, bool troubled);
 extern const char *paint_begin(Paint paint);
 extern const char *paint_end(Paint paint);
+extern int	terminal_columns(void);
 
 /* observer.c */
 extern void observer_connect(Connection *c, const Options *options);

@@ -32,7 +32,7 @@
 #define LONGEST_PERIOD	(366 * DAY)
 
 #define SETS(member)	offsetof(Options, member)
-#define ALL				"run stand status watch history yield"
+#define ALL				"run stand status diagnose watch history yield"
 
 /* The value of an option */
 typedef enum ValueKind
@@ -89,8 +89,8 @@ static const Option options[] = {
 	{"check-every", 0, VALUE_DURATION, SETS(check.every), "run", DAY},
 	{"check-timeout", 0, VALUE_DURATION, SETS(check.timeout), "run", DAY},
 	{"check-failures", 0, VALUE_INTEGER, SETS(failures), "run", MOST_FAILURES, 1},
-	{"all", 0, VALUE_YES, SETS(all), "status"},
-	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
+	{"all", 0, VALUE_YES, SETS(all), "status diagnose"},
+	{"json", 0, VALUE_YES, SETS(json), "status diagnose watch history"},
 	{"exec", 0, VALUE_TEXT, SETS(exec), "watch"},
 	{"html", 0, VALUE_TEXT, SETS(html), "history"},
 	{"since", 0, VALUE_TEXT, SETS(since), "history"},

@@ -41,7 +41,7 @@ typedef struct Options
 	int			check_failures; /* in a row, that end a leadership */
 	char	  **command;
 
-	/* of status, watch, history and yield */
+	/* of status, diagnose, watch, history and yield */
 	const char *since;			/* NULL: not given */
 	const char *to_candidate;	/* NULL: not given */
 	bool		terminate;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * paint.c
- *		Colours on a terminal.
+ *		A terminal: its colours, its width.
  *
  * Invariant: colours alone mean nothing: whatever is coloured is a word that
  * says the same.  Where standard output is no terminal, or the user does not
@@ -11,7 +11,11 @@
  */
 #include "observer.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#define DEFAULT_COLUMNS		80
+#define MOST_COLUMNS		1000
 
 /* Colours that are readable on light terminals and on dark ones */
 static const char *const codes[] = {
@@ -66,4 +70,20 @@ paint_of_state(const char *state, bool unused, bool troubled)
 	if (troubled)
 		return PAINT_BAD;
 	return strcmp(state, "led") == 0 ? PAINT_WELL : PAINT_CARE;
+}
+
+/*
+ * Return how many columns a line on standard output may have.
+ */
+int
+terminal_columns(void)
+{
+	struct winsize size;
+	const char *columns = getenv("COLUMNS");
+
+	if (columns != NULL && atoi(columns) > 0)
+		return Min(atoi(columns), MOST_COLUMNS);
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+		return Min(size.ws_col, MOST_COLUMNS);
+	return DEFAULT_COLUMNS;
 }

@@ -41,9 +41,10 @@
  *					give_back.c		gives a lease back, records its run
  *					run.c			`run`: stands, leads, stands again
  *					sidecar.c		`stand`: the same, with HTTP for a command
- *	observer.h		paint.c			colours on a terminal
+ *	observer.h		paint.c			colours and width of a terminal
  *					observer.c		asks the server, or exits with an error
  *					status.c		`status`
+ *					diagnose.c		`diagnose`
  *					yield.c			`yield`
  *					event.c			prints one event
  *					reason.c		why terms end
@@ -86,6 +87,8 @@
 
 /* What pg_leader exits with, unless it is the exit code of the command */
 #define EXIT_NOBODY_LEADS	1	/* status and yield only */
+#define EXIT_WARNINGS		1	/* diagnose only, and so is the next one */
+#define EXIT_ERRORS			2
 #define EXIT_REFUSED		120
 #define EXIT_LOST			121
 #define EXIT_TIMED_OUT		122

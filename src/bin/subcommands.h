@@ -16,6 +16,7 @@
 extern int	run_run(const Options *options);
 extern int	sidecar_run(const Options *options);
 extern int	status_show(const Options *options);
+extern int	diagnose_show(const Options *options);
 extern int	watch_run(const Options *options);
 extern int	timeline_show(const Options *options);
 extern int	yield_run(const Options *options);

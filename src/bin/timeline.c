@@ -14,11 +14,8 @@
 #include "subcommands.h"
 
 #include <langinfo.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#define DEFAULT_COLUMNS		80
-#define MOST_COLUMNS		1000
 #define SHORTEST_LANE		10
 #define LONGEST_NAME		24
 
@@ -184,19 +181,6 @@ print_reasons(const Timeline *t)
 	}
 	if (any)
 		putchar('\n');
-}
-
-static int
-terminal_columns(void)
-{
-	struct winsize size;
-	const char *columns = getenv("COLUMNS");
-
-	if (columns != NULL && atoi(columns) > 0)
-		return Min(atoi(columns), MOST_COLUMNS);
-	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-		return Min(size.ws_col, MOST_COLUMNS);
-	return DEFAULT_COLUMNS;
 }
 
 static void

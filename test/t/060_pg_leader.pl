@@ -56,7 +56,7 @@ sub reasons
 
 # --- the program
 
-foreach my $subcommand ('', 'run', 'stand', 'status', 'watch', 'history', 'yield')
+foreach my $subcommand ('', 'run', 'stand', 'status', 'diagnose', 'watch', 'history', 'yield')
 {
 	my ($out, $err);
 	my @command = ('pg_leader', $subcommand ? $subcommand : (), '--help');

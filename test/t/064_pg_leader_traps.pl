@@ -158,6 +158,8 @@ sub exercise
 		$is->(0, 'history', '--election', 'led', @$how);
 	}
 	$is->(0, qw(status --all));
+	$is->(2, qw(diagnose --all));
+	$is->(0, qw(diagnose --election led --json));
 	$is->(125, qw(status --election none));
 	$is->(0, qw(history --election led --since 2020-01-01));
 	$is->(0, qw(history --election led --since 1h));

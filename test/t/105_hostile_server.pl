@@ -221,7 +221,7 @@ sub wrongs_of
 	my ($one) = @_;
 	my @log = $one->{server}->finish;
 	my $output = slurp_file($one->{output}) . ($one->{shown} // '');
-	my %codes = (run => '0|12[0-5]|143', stand => '12[045]|143', history => '0|12[345]|143');
+	my %codes = (run => '0|12[0-5]|143', stand => '12[045]|143', history => '0|12[345]|143', diagnose => '[0-2]|12[345]|143');
 	my $codes = $codes{ $one->{subcommand} } // '0|1|12[345]|143';
 	my @wrong;
 
@@ -402,7 +402,7 @@ run_all(
 
 my @MODES = (
 	['status'], [ 'status', '-e', 'e' ], [ 'status', '--json' ], [ 'status', '-e', 'e', '-n', 'x' ],
-	[ 'status', '--json', '-e', 'e' ], ['watch'], [ 'watch', '--json', '-e', 'e' ], [ 'watch', '--exec', 'true' ],
+	[ 'status', '--json', '-e', 'e' ], ['diagnose'], [ 'diagnose', '-e', 'e' ], [ 'diagnose', '--json' ], ['watch'], [ 'watch', '--json', '-e', 'e' ], [ 'watch', '--exec', 'true' ],
 	[ 'history', '-e', 'e' ], [ 'history', '--json', '-e', 'e' ], [ 'history', '--html=-' ],
 	[ 'history', '--html=-', '-e', 'e', '--since=2h' ], [ 'yield', '-e', 'e' ],
 	[ 'yield', '-e', 'e', '--to', 'x', '--terminate' ], [ 'stand', '-e', 'e', '--http=@PORT@' ],
@@ -413,7 +413,7 @@ my @MODES = (
 		[ '-e', 'e', '--skip' ], [ '-e', 'e', '--wait=1s' ], [ '-e', 'e', '--forever', '-v' ], [ '-e', 'e', '--once', '--hold=1s' ],
 		[ '-e', 'e', '--check=true', '--check-every=50ms', '--check-timeout=50ms', '--forever' ],
 		[ '-e', 'e', '--mode=session', '--forever' ]));
-my @ON_TERMINAL = (['status'], [ 'status', '-e', 'e' ], ['watch'], [ 'history', '-e', 'e' ], [ 'yield', '-e', 'e' ]);
+my @ON_TERMINAL = (['status'], [ 'status', '-e', 'e' ], ['diagnose'], ['watch'], [ 'history', '-e', 'e' ], [ 'yield', '-e', 'e' ]);
 
 # Each short kind of answer, to what each subcommand is there to ask. (Who asks for a
 # lease otherwise gets none, and --skip asks why.)

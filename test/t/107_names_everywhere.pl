@@ -206,6 +206,10 @@ foreach my $what (sort keys %NAMES)
 
 	shown('status', (ask($node, 'status', "--election=$e"))[1], @all);
 	shown('status --all', (ask($node, 'status', '--all', "--election=$e"))[1], @all);
+	shown('diagnose', (ask($node, 'diagnose', "--election=$e"))[1], @all);
+	shown('diagnose --all', (ask($node, 'diagnose', '--all'))[1], $name);
+	told('diagnose --json', (split /\n/, scalar(ask($node, 'diagnose', '--json', "--election=$e")))[0], election => $name);
+	shown('diagnose --json', scalar(ask($node, 'diagnose', '--json', "--election=$e")));
 	told('status --json', scalar(ask($node, 'status', '--json', "--election=$e")), election => $name, leader => $candidate);
 	shown('history', (ask($node, 'history', "--election=$e"))[1], $candidate);
 	told('history --json', (split /\n/, scalar(ask($node, 'history', '--json', "--election=$e")))[-1], election => $name, leader => $candidate);

@@ -8,6 +8,7 @@ use Cwd qw(abs_path);
 use FindBin;
 use lib $FindBin::RealBin;
 
+use JSON::PP;
 use LeaderElection;
 use PgLeader;
 use PostgreSQL::Test::Utils;
@@ -83,6 +84,37 @@ foreach my $no ([ NO_COLOR => 1 ], [ TERM => 'dumb' ])
 	local $ENV{NO_COLOR} = '';
 	like(on_terminal('status'), qr/\e/, 'an empty NO_COLOR means nothing (no-color.org)');
 }
+
+# --- diagnose: all that is said, wrapped, and the worst as the exit status
+
+my $found = on_terminal('diagnose');
+is(join(', ', plain($found) =~ /^(\w \w+)/gm), 'd deserted, g quorum, b led, c paused, e done, f asked', 'diagnose: the worst first');
+like($found, qr/^  \Q$COLOUR{$_->[0]}$_->[1]\E *\e\[0m  /m, "$_->[1]: $_->[0]") foreach [ 'bad', 'error' ], [ 'care', 'notice' ], [ 'well', 'ok' ];
+is(join('', grep { length > 79 } split(/\n/, plain($found))), '', 'wrapped');
+like(plain($found), qr/^ {8}-> \S.*\n {11}\S/m, '... also what is to be done');
+my ($gravest, $all) = ask($node, 'diagnose');
+unlike($all, qr/\e/, 'elsewhere there are no colours');
+like($all, qr/^  error    Nobody leads election "d deserted": .{80,}\n {8}-> Start the programs/m, '... and lines are not wrapped');
+is(plain($found) =~ s/\s+/ /gr =~ s/\d+ (min|s)\b/9 $1/gr, $all =~ s/\s+/ /gr =~ s/\d+ (min|s)\b/9 $1/gr, '... but the same');
+is($gravest, 2, 'an error: exit code');
+like((ask($node, 'diagnose', '--all'))[1], qr/^a unused$/m, '--all');
+{
+	my $rows = $sql->query("SELECT string_agg(concat_ws('|', severity, finding, remedy), E'\\n') FROM leader_election.diagnose('f asked')");
+	my @json = map { decode_json($_) } split(/\n/, scalar(ask($node, 'diagnose', '--json', '-e', 'f asked')));
+
+	is(join("\n", map { join('|', @$_{qw(severity finding remedy)}) } @json) =~ s/\d+ (min|s)\b/9 $1/gr, $rows =~ s/\d+ (min|s)\b/9 $1/gr,
+		'JSON: what diagnose() says');
+	is($json[0]{election}, 'f asked', '... of which election');
+}
+is((ask($node, 'diagnose', '-e', $_->[0]))[0], $_->[1], "$_->[0]: exit code") foreach [ 'b led', 0 ], [ 'f asked', 0 ], [ 'd deserted', 2 ], [ 'none', 125 ];
+$sql->query("SELECT leader_election.create_group('seats', 2)");
+$sql->query("SELECT leader_election.acquire_any('seats', 'one')");
+like((ask($node, 'diagnose'))[1], qr/^seats$/m, 'a group is one');
+is((ask($node, 'diagnose', '-e', 'seats'))[0], 2, '... of which a seat has nobody');
+
+$sql->query("SELECT leader_election.alter_election('b led', quorum => 5)");
+is((ask($node, 'diagnose', '-e', 'b led'))[0], 1, 'a warning: exit code');
+$sql->query("SELECT leader_election.alter_election('b led', quorum => 1)");
 
 # --- run -v: who leads instead
 

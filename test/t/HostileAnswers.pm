@@ -49,6 +49,8 @@ my @STATEMENTS = map {
 	[ qr/SELECT run_done FROM/, [ $NUMERIC, $TEXT ], [ [ '1795230000.5', undef ] ] ],
 	[ qr/AS "Waiting for"/, [ $BOOL, $BOOL, ($TEXT) x 3, $INT8, $TEXT, $TEXT, $INT4, ($TEXT) x 2 ],
 		[ [ 'f', 'f', 'e', 'led', 'x', 7, $AT, '2.0 s', 1, (undef) x 2 ] ] ],
+	[ qr/leader_election\.diagnose\(/, [ ($TEXT) x 4, $JSON ],
+		[ [ 'e', 'warning', 'it is late', 'wait', '{"severity":"warning"}' ] ] ],
 	[ qr/AS "Position"/, [ $INT4, $TEXT, $TEXT, $INT4, $INT8, $TEXT ],
 		[ [ 1, 'x', 'session', 0, undef, 'leads' ] ] ],
 	[ qr/row_to_json\(s\)/, [ $JSON, $TEXT ], [ [ '{"election":"e","leader":"x"}', 'x' ] ] ],
