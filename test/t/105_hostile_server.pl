@@ -189,6 +189,7 @@ sub controls
 	my ($text) = @_;
 
 	$text =~ s/\e\[(\?25[lh]|\d*[AHJK])//g;
+	$text =~ s/\e\[(?:[12]|3[23]|1;31)m([^\e\n]*)\e\[0m/$1/g;
 	$text =~ s/\r\n/\n/g;
 	$text =~ s/\r//g if $text =~ /^Election /m;
 	return join(' ', map { sprintf('%vd', $_) }
