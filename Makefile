@@ -174,6 +174,7 @@ LEADER_OBJS = \
 	src/bin/http.o \
 	src/bin/known.o \
 	src/bin/lead.o \
+	src/bin/leaders.o \
 	src/bin/login.o \
 	src/bin/main.o \
 	src/bin/message.o \

@@ -18,6 +18,10 @@
 /* Terms on a page; more make neither a picture nor a table that people read */
 #define MOST_TERMS		"2000"
 
+/* Elections that nobody has led are named, so many at most */
+#define MOST_NAMES			100
+#define MOST_NAMES_AND_1	"101"
+
 /* $2: since when; $3: or since how long ago */
 static const Statement sql_terms = {
 	"SELECT election, term, leader, kind,"
@@ -37,8 +41,19 @@ static const Statement sql_terms = {
 	") n WHERE ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
 	" AND (ended_at OPERATOR(pg_catalog.>=) since) IS NOT FALSE"
 	" ORDER BY ended_at DESC NULLS FIRST, acquired_at DESC LIMIT " MOST_TERMS ") h"
-	" ORDER BY election, term",
+	" ORDER BY pg_catalog.bool_or(ended_at IS NULL) OVER (PARTITION BY election)"
+	" DESC, election, term",
 	PAGE_FIELDS, false, 3, {TEXTOID, TIMESTAMPTZOID, INTERVALOID}
+};
+
+/* Elections that have no such terms: one more than are named */
+static const Statement sql_never_led = {
+	"SELECT name FROM (SELECT election AS name FROM leader_election.election) e"
+	" WHERE ($1 IS NULL OR name OPERATOR(pg_catalog.=) $1) AND NOT EXISTS"
+	" (SELECT FROM leader_election.history WHERE election OPERATOR(pg_catalog.=) name"
+	" AND (ended_at OPERATOR(pg_catalog.>=) COALESCE($2, pg_catalog.clock_timestamp()"
+	" OPERATOR(pg_catalog.-) $3)) IS NOT FALSE) ORDER BY name LIMIT " MOST_NAMES_AND_1,
+	1, false, 3, {TEXTOID, TIMESTAMPTZOID, INTERVALOID}
 };
 
 /* --- the time that is shown */
@@ -159,17 +174,41 @@ write_head(Page *p)
 						  atoi(PQgetvalue(p->terms, 0, PAGE_TOTAL)), p->n);
 }
 
+/*
+ * Name the elections that nobody led.
+ */
 static void
-write_page(Page *p)
+write_never_led(Page *p, const PGresult *names)
+{
+	int			n = PQntuples(names);
+
+	if (n == 0)
+		return;
+	appendPQExpBuffer(&p->html, "<p class=\"never\">Nobody led, as far as the page goes back: ");
+	for (int i = 0; i < Min(n, MOST_NAMES); i++)
+		appendPQExpBuffer(&p->html, "%s<bdi>%s</bdi>", i > 0 ? ", " : "",
+						  page_text(PQgetvalue(names, i, 0)));
+	appendPQExpBuffer(&p->html, "%s.</p>\n", n > MOST_NAMES ? ", and more" : "");
+}
+
+static void
+write_page(Page *p, const PGresult *never_led)
 {
 	write_head(p);
+	picture_begin(p);
 	if (p->n == 0)
 		appendPQExpBufferStr(&p->html, "<p>The history has no such terms.</p>\n");
 	else
 	{
 		set_period(p);
-		appendPQExpBufferStr(&p->html, "<h2>Timeline</h2>\n");
+		leaders_number(p);
+		picture_key(p);
+		leaders_list(p);
 		picture_draw(p);
+	}
+	write_never_led(p, never_led);
+	if (p->n > 0)
+	{
 		picture_legend(p);
 		appendPQExpBufferStr(&p->html, "<p class=\"quiet\">Where a lane is blank, the history has nothing.</p>\n");
 		write_table(p);
@@ -184,15 +223,18 @@ void
 html_write(Connection *c, const Options *options, const char *const *values)
 {
 	Answer		answer = observer_ask(c, &sql_terms, values);
+	Answer		never_led = observer_ask(c, &sql_never_led, values);
 	Page		p = {.terms = answer.result,.n = PQntuples(answer.result)};
 
 	p.database = PQdb(c->conn);
 	p.election = options->election;
 	initPQExpBuffer(&p.html);
-	write_page(&p);
+	write_page(&p, never_led.result);
 	if (PQExpBufferDataBroken(p.html))
 		pg_fatal("out of memory");
 	page_file_write(options->html, p.html.data, p.html.len);
 	termPQExpBuffer(&p.html);
+	pg_free(p.leader);
+	answer_free(&never_led);
 	answer_free(&answer);
 }

@@ -110,3 +110,17 @@ page_duration(double seconds)
 							  (long long) (rest / units[i].length),
 							  units[i].unit));
 }
+
+/*
+ * Return as much of a text as fits into so many columns, as HTML, lent.
+ */
+const char *
+page_shorten(const char *text, int columns)
+{
+	const char *shown = text_show(text);
+
+	if (text_width(shown) <= columns)
+		return page_text(text);
+	return text_lend(psprintf("%s&#x2026;",
+							  page_text(text_fit(shown, columns - 1))));
+}

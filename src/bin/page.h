@@ -38,6 +38,8 @@ typedef struct Page
 	int			n;				/* how many */
 	const char *database;
 	const char *election;		/* NULL: all */
+	int		   *leader;			/* of each term: its number (leaders.c) */
+	int			nleaders;
 	double		from;			/* the time that the picture shows, seconds */
 	double		to;
 	PQExpBufferData html;
@@ -45,6 +47,9 @@ typedef struct Page
 
 /* No moment is further from 1970: more than PostgreSQL's years, in seconds */
 #define LATEST				1e13
+
+#define CAPTION_COLUMNS		40	/* of a name above a lane, or beside a chip */
+#define CHIP_WIDTH			26	/* pixels */
 
 /* page.c */
 extern const char *page_text(const char *text);
@@ -54,9 +59,18 @@ extern int64 page_epoch(const Page *p, int row);
 extern bool page_begins_epoch(const Page *p, int row);
 extern int	page_lane_end(const Page *p, int row);
 extern const char *page_duration(double seconds);
+extern const char *page_shorten(const char *text, int columns);
+
+/* leaders.c */
+extern void leaders_number(Page *p);
+extern const char *leaders_colour(const Page *p, int row);
+extern void leaders_draw_chip(Page *p, int row, int x, int y);
+extern void leaders_list(Page *p);
 
 /* picture.c */
+extern void picture_begin(Page *p);
 extern void picture_draw(Page *p);
+extern void picture_key(Page *p);
 extern void picture_legend(Page *p);
 
 /* style.c */

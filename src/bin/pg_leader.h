@@ -50,6 +50,7 @@
  *					reason.c		why terms end
  *	page.h			style.c			the look of the page that shows who led
  *					page.c			what its parts share
+ *					leaders.c		who is on it: a chip for each
  *					picture.c		its picture
  *					page_file.c		writes it into a file
  *					html.c			`history --html`

@@ -25,8 +25,6 @@
 #define MOST_TICKS		8
 #define MARGIN			4		/* percent; half of a label would not fit */
 
-#define CAPTION_COLUMNS	40
-
 #define MINUTE			60
 #define HOUR			3600
 #define A_DAY			86400
@@ -115,38 +113,25 @@ draw_grid(Page *p)
 
 	for (int64 at = first_tick(p, step); at <= p->to; at += step)
 		appendPQExpBuffer(&p->html,
-						  "<line class=\"grid\" x1=\"%.3f%%\" x2=\"%.3f%%\" y1=\"-4\" y2=\"52\"/>\n",
+						  "<line class=\"grid\" x1=\"%.3f%%\" x2=\"%.3f%%\" y1=\"-4\" y2=\"56\"/>\n",
 						  place(p, at), place(p, at));
 }
 
 /* --- terms and vacancies */
 
 /*
- * Return as much of a text as fits into so many columns, as HTML, lent.
- */
-static const char *
-shorten(const char *text, int columns)
-{
-	const char *shown = text_show(text);
-
-	if (text_width(shown) <= columns)
-		return page_text(text);
-	return text_lend(psprintf("%s&#x2026;",
-							  page_text(text_fit(shown, columns - 1))));
-}
-
-/*
  * Write a text into a bar, if a part of it fits that is worth reading.
  */
 static void
-draw_text(Page *p, const char *text, int y, const char *class, double width)
+draw_text(Page *p, const char *text, int x, int y, const char *class,
+		  double width)
 {
-	int			columns = (int) ((width / 100 * WIDTH - 14) / LETTER);
+	int			columns = (int) ((width / 100 * WIDTH - x - 7) / LETTER);
 
 	if (columns < Min(4, (int) strlen(text)))
 		return;
-	appendPQExpBuffer(&p->html, "<text class=\"%s\" x=\"7\" y=\"%d\">%s</text>", class, y,
-					  shorten(text, columns));
+	appendPQExpBuffer(&p->html, "<text class=\"%s\" x=\"%d\" y=\"%d\">%s</text>", class, x, y,
+					  page_shorten(text, columns));
 }
 
 /*
@@ -185,15 +170,20 @@ draw_term(Page *p, int row)
 					  page_value(p, row, PAGE_TERM));
 	describe_term(p, row);
 	appendPQExpBuffer(&p->html,
-					  "<svg x=\"%.3f%%\" y=\"4\" width=\"%.3f%%\" height=\"40\">"
+					  "<svg x=\"%.3f%%\" y=\"4\" width=\"%.3f%%\" height=\"44\">"
 					  "<rect class=\"bar\" width=\"100%%\" height=\"100%%\"/>"
 					  "<rect width=\"100%%\" height=\"100%%\" fill=\"url(#%s)\"/>"
 					  "<rect class=\"frame\" width=\"100%%\" height=\"100%%\"/>",
 					  left, width, look);
 	if (!leads)
 		appendPQExpBufferStr(&p->html, "<rect class=\"end\" x=\"100%\" width=\"5\" height=\"100%\" transform=\"translate(-5)\"/>");
-	draw_text(p, PQgetvalue(p->terms, row, PAGE_LEADER), 17, "name", width);
-	draw_text(p, leads ? "leads" : PQgetvalue(p->terms, row, PAGE_REASON), 32,
+	appendPQExpBuffer(&p->html, "<rect width=\"100%%\" height=\"4\" fill=\"%s\"/>",
+					  leaders_colour(p, row));
+	if (width / 100 * WIDTH > CHIP_WIDTH + 8)
+		leaders_draw_chip(p, row, 5, 8);
+	draw_text(p, PQgetvalue(p->terms, row, PAGE_LEADER), CHIP_WIDTH + 10, 20,
+			  "name", width);
+	draw_text(p, leads ? "leads" : PQgetvalue(p->terms, row, PAGE_REASON), 7, 37,
 			  "small", width);
 	appendPQExpBufferStr(&p->html, "</svg></g>\n");
 }
@@ -207,10 +197,10 @@ draw_vacancy(Page *p, double from, double to)
 	if (to <= p->from || width <= 0)
 		return;
 	appendPQExpBuffer(&p->html, "<g class=\"vacant\"><title>nobody led for %s</title>"
-					  "<svg x=\"%.3f%%\" y=\"12\" width=\"%.3f%%\" height=\"24\">"
+					  "<svg x=\"%.3f%%\" y=\"14\" width=\"%.3f%%\" height=\"24\">"
 					  "<rect width=\"100%%\" height=\"100%%\"/>",
 					  page_duration(to - from), left, width);
-	draw_text(p, "vacant", 16, "small", width);
+	draw_text(p, "vacant", 7, 16, "small", width);
 	appendPQExpBufferStr(&p->html, "</svg></g>\n");
 }
 
@@ -224,7 +214,7 @@ draw_epoch(Page *p, int row)
 	double		at = place(p, page_seconds(p, row, PAGE_FROM));
 
 	appendPQExpBuffer(&p->html, "<g class=\"epoch\"><title>failover: epoch %lld begins</title>"
-					  "<line x1=\"%.3f%%\" x2=\"%.3f%%\" y1=\"-2\" y2=\"50\"/>"
+					  "<line x1=\"%.3f%%\" x2=\"%.3f%%\" y1=\"-2\" y2=\"54\"/>"
 					  "<svg x=\"%.3f%%\" y=\"-2\" overflow=\"visible\" width=\"12\" height=\"8\">"
 					  "<path d=\"M-6 0h12l-6 8z\"/></svg></g>\n",
 					  (long long) page_epoch(p, row), at, at, at);
@@ -265,7 +255,7 @@ write_caption(Page *p, int first, int end)
 					  page_value(p, first, PAGE_ELECTION));
 	if (PQgetisnull(p->terms, last, PAGE_ENDED))
 		appendPQExpBuffer(&p->html, "led by <bdi>%s</bdi> for %s",
-						  shorten(PQgetvalue(p->terms, last, PAGE_LEADER), CAPTION_COLUMNS),
+						  page_shorten(PQgetvalue(p->terms, last, PAGE_LEADER), CAPTION_COLUMNS),
 						  page_duration(p->to - page_seconds(p, last, PAGE_FROM)));
 	else
 		appendPQExpBuffer(&p->html, is_dropped(p, last) ? "dropped %s ago" : "vacant for %s",
@@ -283,7 +273,7 @@ draw_lane(Page *p, int first, int end)
 {
 	appendPQExpBufferStr(&p->html, "<figure class=\"lane\">");
 	write_caption(p, first, end);
-	appendPQExpBuffer(&p->html, "<svg width=\"100%%\" height=\"48\" role=\"img\" aria-label=\"timeline of %d term%s, which are in the table below\">\n",
+	appendPQExpBuffer(&p->html, "<svg width=\"100%%\" height=\"52\" role=\"img\" aria-label=\"timeline of %d term%s, which are in the table below\">\n",
 					  end - first, end - first == 1 ? "" : "s");
 	draw_grid(p);
 	for (int row = first; row < end; row++)
@@ -301,8 +291,8 @@ draw_lane(Page *p, int first, int end)
 /*
  * Define the patterns: one for each look of a term.
  */
-static void
-define_patterns(Page *p)
+void
+picture_begin(Page *p)
 {
 	static const struct
 	{
@@ -326,7 +316,6 @@ define_patterns(Page *p)
 void
 picture_draw(Page *p)
 {
-	define_patterns(p);
 	draw_axis(p);
 	for (int row = 0; row < p->n; row = page_lane_end(p, row))
 		draw_lane(p, row, page_lane_end(p, row));
@@ -344,6 +333,29 @@ draw_key(Page *p, const char *look, const char *word, const char *meaning)
 					  look, look,
 					  strcmp(look, "leads") == 0 ? "" : "<rect class=\"end\" x=\"25\" width=\"5\" height=\"18\"/>",
 					  word, meaning);
+}
+
+/*
+ * Say in a line what the colours mean, before anybody has to guess.
+ */
+void
+picture_key(Page *p)
+{
+	static const struct
+	{
+		const char *look;
+		const char *meaning;
+	}			keys[] = {
+		{"leads", "leads now"}, {"given", "given up"}, {"lost", "lost"},
+		{"failover", "failover"}, {"dropped", "election dropped"}
+	};
+
+	appendPQExpBufferStr(&p->html, "<p class=\"key\">Each bar is a term; its colour says how it ended:");
+	for (int i = 0; i < lengthof(keys); i++)
+		appendPQExpBuffer(&p->html, " <span class=\"%s\"><svg width=\"16\" height=\"12\" aria-hidden=\"true\"><rect class=\"ground\" width=\"16\" height=\"12\"/>"
+						  "<rect width=\"16\" height=\"12\" fill=\"url(#%s)\"/><rect class=\"frame\" width=\"16\" height=\"12\"/></svg> %s</span>",
+						  keys[i].look, keys[i].look, keys[i].meaning);
+	appendPQExpBufferStr(&p->html, " <span class=\"vacant\"><svg width=\"16\" height=\"12\" aria-hidden=\"true\"><rect width=\"16\" height=\"12\"/></svg> nobody led</span></p>\n");
 }
 
 /*

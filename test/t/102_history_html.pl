@@ -38,7 +38,7 @@ sub insert
 my %ELEMENTS = map { $_ => 1 } qw(html head meta title style body h1 h2 p b bdi span div ul li figure figcaption
   table thead tbody tr th td svg defs pattern g rect line path text);
 my %ATTRIBUTES = map { $_ => 1 } qw(lang charset http-equiv content name class width height role aria-label aria-hidden tabindex scope
-  x y x1 x2 y1 y2 d fill id transform overflow patternUnits text-anchor data-term);
+  x y x1 x2 y1 y2 rx d fill id transform overflow patternUnits text-anchor data-term);
 
 sub unescaped { return $_[0] =~ s/&#x([0-9A-F]+);/chr(hex($1))/ger; }
 
@@ -169,6 +169,32 @@ like($said->{page}, qr/vacant for 5 min/, 'says so');
 like($said->{page}, qr/dropped 5 min/, '... and so');
 
 is_deeply(page('-e', 'none')->{rows}, [], 'no terms');
+
+# What is led comes first; each leader has a chip, by which it is found again
+insert('z led', 1, 'three', 60, undef, undef, undef);
+insert('z led', 2, 'two', 90, 60, 'left', undef);
+$node->safe_psql('postgres', "SELECT leader_election.create_election(e) FROM unnest('{never,<i>never</i>}'::text[]) e");
+$said = page();
+is(join(' ', map { "$_->[0]" } @{ $said->{rows} }) =~ s/(\b[\w ]+?)(?: \1)+\b/$1/gr, 'e z led gone vacant', 'what is led comes first');
+my $list = join("\n", $said->{page} =~ m{<ul class="leaders">(.*?)</ul>}s);
+is(join(', ', map { s/<[^>]*>//gr } $list =~ m{<li>(.*?)</li>}g),
+	'1one 4 terms, leads 1 now, 2two 4 terms, 3three 1 term, leads 1 now, 4x 2 terms', 'a chip for each leader');
+my %chip;
+while ($said->{page} =~ m{<g class="term[^>]*><title>(\w+)\n.*?</g>}gs)
+{
+	my ($leader, $bar) = ($1, $&);
+
+	$chip{$leader}{$1} = 1 while $bar =~ m{ text-anchor="middle">(\d+)</text>}g;
+	$chip{$leader}{$1} = 1 while $bar =~ m{fill="(hsl[^"]*)"}g;
+}
+is(join(', ', map { "$_: " . join(' ', sort keys %{ $chip{$_} }) } sort keys %chip) =~ s/hsl\(/(/gr,
+	'one: (205,55%,40%) 1, three: (120,55%,40%) 3, two: (342,55%,40%) 2, x: (257,55%,40%) 4', '... in the lanes, too');
+like($said->{page}, qr{Nobody led, as far as the page goes back: <bdi>&#x3C;i&#x3E;never&#x3C;/i&#x3E;</bdi>, <bdi>never</bdi>\.}, 'elections that nobody led');
+like(page('-e', 'never')->{page}, qr{goes back: <bdi>never</bdi>\.}, '... alone');
+like(page('--since', '10 s')->{page}, qr{goes back: .*<bdi>vacant</bdi>\.}, '... or not in that time');
+unlike(page('-e', 'e')->{page}, qr/Nobody led/, '... and not, if it was led');
+like($said->{page}, qr{<p class="key">Each bar is a term; its colour says how it ended:.* leads now<.* given up<.* lost<.* failover<.* nobody led<}s, 'what the colours mean');
+$node->safe_psql('postgres', "DELETE FROM leader_election.history WHERE election = 'z led'");
 
 # --- names that mean harm
 

@@ -69,6 +69,7 @@ my @STATEMENTS = map {
 				[ $_, 'x', 'session', $AT, $AT, 'resigned', undef,
 					1795230000 + $_ * 10, 1795230009 + $_ * 10, qq({"term":$_}) ]
 			} 6 .. 9 ] ],
+	[ qr/^SELECT name FROM \(SELECT election AS name/, [$TEXT], [ ['f'], ['g'] ] ],
 	[ qr/FULL JOIN/,
 		[ $TEXT, $TEXT, $INT8, ($TEXT) x 3, $TIME, $JSON, $INT8, $BOOL, $TIME ],
 		[ [ 'e', 'state', 7, 'x', undef, undef, $AT, $AT_JSON, 7, 'f', $AT ] ] ],
