@@ -433,6 +433,7 @@ run_all(
 		[ qr/leader_election\.history/, 'history', '-e', 'e' ],
 		[ qr/request_yield\(/, 'yield', '-e', 'e' ],
 		[ qr/acquire\(/, 'run', '-e', 'e', @RUN ],
+		[ qr/leads in term/, 'run', '-e', 'e', '--wait=1s', '-v', @RUN ],
 		[ qr/^SELECT state, waiting_for/, 'run', '-e', 'e', '--skip', @RUN ],
 		[ qr/acquire\(/, 'stand', '-e', 'e', '--http=@PORT@' ],
 		[ qr/^SELECT CASE WHEN paused_at/, 'stand', '-e', 'e', '--http=@PORT@' ]));

@@ -130,10 +130,11 @@ my $tells = sub {
 $tells->($waits, qr/waiting: "one" leads in term 1/);
 $sql->query("SELECT leader_election.acquire('b led', 'two')");
 $sql->query("SELECT leader_election.transfer('b led', 1, 'two')");
+$sql->query("SELECT leader_election.acquire('b led', 'two')");
 $tells->($waits, qr/waiting: "two" leads in term 2/);
 $sql->query("SELECT leader_election.pause_election('b led'), leader_election.release('b led', 2)");
 $tells->($waits, qr/waiting: nobody leads: paused/);
-is(scalar(() = $waits->output =~ /waiting:/g), 3, '... each once');
+unlike($waits->output, qr/(waiting: .*)\n.*\1\n/, '... each once');
 $sql->query("SELECT leader_election.resume_election('b led')");
 $tells->($waits, qr/leading in term 3/);
 my $quiet = pg_leader($node, '-e', 'b led', '-n', 'four', '--wait', '1s', '--', 'true');
