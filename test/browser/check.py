@@ -38,8 +38,9 @@ HISTORY = r"""
 SELECT json_agg(json_build_array(election, term::text, leader, kind,
     to_char(acquired_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS'),
     COALESCE(to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS'), ''),
-    COALESCE(reason, 'leads'), COALESCE(detail, '')) ORDER BY election, term)
-FROM leader_election.history
+    COALESCE(reason, 'leads'), COALESCE(detail, '')) ORDER BY led DESC, election, term)
+FROM (SELECT *, bool_or(ended_at IS NULL) OVER (PARTITION BY election) AS led
+    FROM leader_election.history) h
 """
 # What a page is made of, and what Chromium adds
 ELEMENTS = set("""html head meta title style body h1 h2 p b bdi span div ul li figure figcaption table
