@@ -140,7 +140,7 @@ $tells->($waits, qr/leading in term 3/);
 my $quiet = pg_leader($node, '-e', 'b led', '-n', 'four', '--wait', '1s', '--', 'true');
 is($quiet->exit_code, 122, 'without -v it waits, too');
 unlike($quiet->output, qr/waiting:/, '... and says nothing');
-$sql->query("SELECT leader_election.create_group('crew', 2, max_per_candidate => 2)");
+$sql->query("SELECT leader_election.create_group('crew', 2, max_per_candidate => 2, lease_duration => '1 h')");
 $sql->query("SELECT leader_election.acquire_any('crew', 'one')") foreach 1 .. 2;
 my $crew = pg_leader($node, '-v', '--group', 'crew', '-n', 'two', '--', 'sleep', '600');
 $tells->($crew, qr/waiting: 2 of 2 seats are led/);
