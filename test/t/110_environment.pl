@@ -88,6 +88,8 @@ sub controls
 	my ($text) = @_;
 
 	$text =~ s/\r\n/\n/g;
+	# pg_leader's own colours
+	$text =~ s/\e\[(?:[12]|3[23]|1;31)m([^\e\n]*)\e\[0m/$1/g;
 	return join(' ', map { sprintf('%vd', $_) } $text =~ /([\x00-\x08\x0b-\x1f\x7f])/g);
 }
 
