@@ -84,13 +84,14 @@ grade_of(const PGresult *findings, int row)
 /*
  * Print a text in lines that fit beside the indent, the first of which has begun
  * already.  Lines end between words; a word that is longer than a line has one
- * of its own.
+ * of its own.  Blanks within a line stay as they are: names may have several.
  */
 static void
 print_wrapped(const char *text, int columns)
 {
 	int			room = Max(columns - 1 - INDENT, NARROWEST);
 	int			taken = 0;
+	int			blanks = 0;
 
 	while (*text != '\0')
 	{
@@ -98,21 +99,17 @@ print_wrapped(const char *text, int columns)
 		char	   *word = pnstrdup(text, length);
 		int			width = text_width(word);
 
-		if (taken > 0 && taken + 1 + width > room)
+		if (taken > 0 && blanks + width > room - taken)
 		{
 			printf("\n%*s", INDENT, "");
-			taken = 0;
+			taken = blanks = 0;
 		}
-		else if (taken > 0)
-		{
-			putchar(' ');
-			taken++;
-		}
-		fputs(word, stdout);
-		taken += width;
+		printf("%*s%s", blanks, "", word);
+		taken += blanks + width;
 		pg_free(word);
 		text += length;
-		text += strspn(text, " ");
+		blanks = strspn(text, " ");
+		text += blanks;
 	}
 	putchar('\n');
 }

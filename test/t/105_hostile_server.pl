@@ -426,13 +426,14 @@ run_all(
 	},
 	map {
 		my ($statement, @args) = @$_;
-		map { [ $_, { answers => [ [ $statement, $_ ], [ qr/acquire\(/, 'rows' ] ] }, map { s/\@PORT\@/free_port()/er } @args ] } HostileAnswers::short_kinds()
+		map { [ $_, { answers => [ [ $statement, $_ ], [ qr/acquire(?:_any)?\(/, 'rows' ] ] }, map { s/\@PORT\@/free_port()/er } @args ] } HostileAnswers::short_kinds()
 	} (
 		[ qr/leader_election\.status/, 'status' ],
 		[ qr/FULL JOIN/, 'watch' ],
 		[ qr/leader_election\.history/, 'history', '-e', 'e' ],
 		[ qr/request_yield\(/, 'yield', '-e', 'e' ],
 		[ qr/acquire\(/, 'run', '-e', 'e', @RUN ],
+		[ qr/seats are led/, 'run', '--group=e', '--wait=1s', '-v', @RUN ],
 		[ qr/leads in term/, 'run', '-e', 'e', '--wait=1s', '-v', @RUN ],
 		[ qr/^SELECT state, waiting_for/, 'run', '-e', 'e', '--skip', @RUN ],
 		[ qr/acquire\(/, 'stand', '-e', 'e', '--http=@PORT@' ],

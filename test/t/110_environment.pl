@@ -41,6 +41,7 @@ my %VALUES = (
 	PGSERVICEFILE => [ @ANY, '/dev/zero', '/proc/self/mem', $dir ],
 	PGTARGETSESSIONATTRS => [ @ANY, qw(any read-write standby) ],
 	PG_LEADER_PORTABLE => [ @ANY, 'off', 'on' ],
+	NO_COLOR => \@ANY,
 	KUBERNETES_SERVICE_HOST => \@ANY,
 	POD_NAME => \@ANY,
 	HOSTNAME => \@ANY,
@@ -75,6 +76,7 @@ chmod 0755, $command;
 
 my @CALLS = (
 	[ [ 'status' ], 1, '0|12[345]' ],
+	[ [ 'diagnose' ], 1, '[0-2]|12[345]' ],
 	[ [ 'history', '-e', 'e' ], 1, '0|12[345]' ],
 	[ [ 'history', '--html=-' ], 0, '0|12[345]' ],
 	[ [ 'run', '-v', '-e', 'e', '--once', '--', $command ], 0, '0|12[0-5]' ]);
