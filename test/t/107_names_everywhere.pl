@@ -206,7 +206,8 @@ foreach my $what (sort keys %NAMES)
 
 	shown('status', (ask($node, 'status', "--election=$e"))[1], @all);
 	shown('status --all', (ask($node, 'status', '--all', "--election=$e"))[1], @all);
-	shown('diagnose', (ask($node, 'diagnose', "--election=$e"))[1], @all);
+	# Its texts are the server's, which quotes names in its own way.
+	shown('diagnose', (ask($node, 'diagnose', "--election=$e"))[1], $name);
 	shown('diagnose --all', (ask($node, 'diagnose', '--all'))[1], $name);
 	told('diagnose --json', (split /\n/, scalar(ask($node, 'diagnose', '--json', "--election=$e")))[0], election => $name);
 	shown('diagnose --json', scalar(ask($node, 'diagnose', '--json', "--election=$e")));
