@@ -460,13 +460,14 @@ END
 $$;
 
 -- For so many tries, 2 ms apart, a call waits for what is busy: a second, or
--- less by lock_timeout.  Tries are counted, for the clock may be set meanwhile.
-CREATE OR REPLACE FUNCTION leader_election_internal.tries() RETURNS integer
+-- less by lock_timeout or by most.  Tries are counted, for the clock may be set
+-- meanwhile.
+CREATE OR REPLACE FUNCTION leader_election_internal.tries(most interval DEFAULT '1 s') RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-	most CONSTANT interval := current_setting('lock_timeout')::interval;
+	setting CONSTANT interval := nullif(current_setting('lock_timeout')::interval, '0');
 BEGIN
-	RETURN CASE WHEN most > '0' AND most < '1 s' THEN ceil(extract(epoch FROM most) * 500) ELSE 500 END;
+	RETURN ceil(extract(epoch FROM least(setting, most, '1 s')) * 500);
 END
 $$;
 
@@ -477,9 +478,10 @@ $$;
 -- If a later call of this transaction changed the holder, perhaps in another
 -- subtransaction (a block with EXCEPTION), its UPDATE would not mark the row:
 -- so it is refused, whatever statement it belongs to.  changed() lifts that.
--- wait false: a row that is locked is left, and NULL returned.
+-- A row that is locked is waited for, for so long at most.  Then the call fails or,
+-- if it may not, NULL is returned.
 CREATE OR REPLACE FUNCTION leader_election_internal.lock_lease(what text, el text, to_change boolean,
-	wait boolean DEFAULT true) RETURNS leader_election.lease
+	wait interval DEFAULT '1 s', may_fail boolean DEFAULT true) RETURNS leader_election.lease
 LANGUAGE plpgsql AS $$
 DECLARE
 	l leader_election.lease;
@@ -496,13 +498,13 @@ BEGIN
 			SELECT * INTO l FROM leader_election.lease x WHERE x.election = el FOR NO KEY UPDATE SKIP LOCKED;
 		END IF;
 		EXIT WHEN FOUND;
-		IF NOT wait THEN
+		tries := coalesce(tries, leader_election_internal.tries(wait)) - 1;
+		IF tries < 0 AND NOT may_fail THEN
 			RETURN NULL;
 		END IF;
 		IF NOT EXISTS (SELECT 1 FROM leader_election.lease x WHERE x.election = el) THEN
 			PERFORM leader_election_internal.no_election(el);
 		END IF;
-		tries := coalesce(tries, leader_election_internal.tries()) - 1;
 		IF tries < 0 THEN
 			PERFORM leader_election_internal.busy(el);
 		END IF;
@@ -1254,11 +1256,17 @@ BEGIN
 
 	-- Something may be due.  From the lock to the UPDATE there is no savepoint and
 	-- no block with EXCEPTION, and the clock and the settings are read anew.
-	PERFORM leader_election_internal.write(e.lease_duration);
 	--
-	-- join() and campaign(), which ask again, only try: one that waits behind a
-	-- fence would end with an error, and lose its place.
-	l := leader_election_internal.lock_lease(what, el, true, is_kind = 'detached');
+	-- The row may be locked for long, by a fence.  join() and campaign(), which ask
+	-- again, only try.  acquire() waits, for a sixth of a lease at most: so the
+	-- heartbeat that was made with the call before has not run out when the next
+	-- one is committed.  An error would undo a heartbeat that this call has written,
+	-- and who calls again and again would be taken for dead: so nothing is granted,
+	-- and that is all.  But who asks for a run goes by the answer, and is told.
+	PERFORM leader_election_internal.write(e.lease_duration);
+	l := leader_election_internal.lock_lease(what, el, true,
+		CASE WHEN is_kind = 'detached' THEN e.lease_duration / 6 ELSE '0' END,
+		is_kind = 'detached' AND (is_run IS NOT NULL OR c.seen_at <> t));
 	IF l.election IS NULL THEN
 		RETURN nobody;
 	END IF;
@@ -2671,7 +2679,7 @@ BEGIN
 		SELECT * INTO l FROM leader_election.lease x WHERE x.election = e.election;
 		CONTINUE WHEN leader_election_internal.state(l, s, clock_timestamp()) NOT IN ('expired', 'orphaned');
 		PERFORM leader_election_internal.write(e.lease_duration);
-		l := leader_election_internal.lock_lease('tick', e.election, true, false);
+		l := leader_election_internal.lock_lease('tick', e.election, true, '0', false);
 		CONTINUE WHEN l.leader IS NULL;
 		t := clock_timestamp();
 		SELECT x.* INTO e FROM leader_election.election x WHERE x.election = l.election;

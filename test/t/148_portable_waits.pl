@@ -1,0 +1,70 @@
+# The portable edition, while others hold locks (G9): a candidate that calls behind an
+# open fence is live all the time, however short the lease, and is elected when the
+# fence ends; and no call waits for long for a table that is locked.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use MachineTime;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $LEASE = int(2000 * slowness());    # in ms
+
+my $node = new_server(start => 0, config => "client_min_messages = warning\n");
+$node->start;
+$node->safe_psql('postgres', 'CREATE DATABASE portable TEMPLATE template0');
+system_or_bail('psql', '-Xq', '-v', 'anyway=1', '-v', 'ON_ERROR_STOP=1',
+	'-f', "$FindBin::RealBin/../../sql/portable.sql", '-d', $node->connstr('portable'));
+
+my ($holder, $caller, $observer) =
+  map { session($node, name => $_, dbname => 'portable') } qw(holder caller observer);
+
+#
+# Behind a fence
+#
+
+$holder->query("SELECT leader_election.create_election('e', lease_duration => '$LEASE ms', takeover_delay => '0')");
+my $term = $holder->acquire('e', 'one');
+$holder->query("BEGIN; SELECT leader_election.assert_leader('e', $term)");
+$holder->query('SET LOCAL idle_in_transaction_session_timeout = 0');    # one that sits idle is ended after a lease
+wait_for($node, "SELECT state FROM leader_election.status WHERE election = 'e'", 'vacant', undef, 'portable');
+is($caller->acquire('e', 'two'), '', 'a candidate comes, and is not elected');
+is($caller->sqlstate, '00000', 'nor refused');
+is($observer->query("SELECT alive FROM leader_election.candidates WHERE election = 'e' AND candidate = 'two'"), 't', 'it stands');
+
+# It calls again and again. The observer looks all the time, and counts when it is
+# not live.
+my $until = 4 * $LEASE;
+$observer->query_async("CREATE TEMP TABLE dead AS SELECT 0 AS looks, 0 AS dead;
+	DO \$\$
+	DECLARE
+		until CONSTANT timestamptz := clock_timestamp() + '$until ms';
+	BEGIN
+		WHILE clock_timestamp() < until LOOP
+			UPDATE dead SET looks = looks + 1, dead = dead.dead + (SELECT count(*) FROM leader_election.candidates c
+				WHERE c.election = 'e' AND c.candidate = 'two' AND NOT c.alive);
+			PERFORM pg_sleep(0.02);
+		END LOOP;
+	END \$\$");
+my ($calls, $busy) = (0, 0);
+until ($observer->finished)
+{
+	$caller->acquire('e', 'two');
+	$calls++;
+	$busy++ if $caller->sqlstate eq '55P03';
+	select(undef, undef, undef, $LEASE / 10 / 1000);
+}
+$observer->result;
+cmp_ok($calls, '>', 5, 'it calls');
+cmp_ok($busy, '>', 0, 'is told that the election is busy');
+my ($looks, $dead) = split /\|/, $observer->query('SELECT looks, dead FROM dead');
+cmp_ok($looks, '>', 10, 'somebody looks');
+is($dead, 0, 'it is live all the time');
+is($holder->sqlstate_of('COMMIT'), '00000', 'the fence ends');
+is(query_unless_busy($caller, "SELECT term FROM leader_election.acquire('e', 'two')"), $term + 1, 'and it is elected');
+
+done_testing();
