@@ -311,11 +311,22 @@ CREATE OR REPLACE VIEW leader_election.election_group AS
 -- (Those in LANGUAGE sql are inlined; others would be planned at each call.)
 --
 
--- The role that calls, within functions that run as their owner
+-- The role that calls, within functions that run as their owner.
+--
+-- ANALYZE, REINDEX, REFRESH MATERIALIZED VIEW and the like, also autovacuum's, run
+-- functions of the table's owner as that owner, in a security-restricted operation;
+-- but the session is that of the role that gave the command, or of the first
+-- superuser.  In its name these functions must not call: so there is no caller
+-- then (42501).  No function tells of such an operation, but the server refuses
+-- to DECLARE a cursor WITH HOLD in it, and in nothing else.
 CREATE OR REPLACE FUNCTION leader_election_internal.caller() RETURNS name
-LANGUAGE sql STABLE AS $$
-	SELECT CASE WHEN pg_catalog.current_setting('role') = 'none' THEN session_user
-		ELSE pg_catalog.current_setting('role')::name END
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE 'DECLARE leader_election_caller CURSOR WITH HOLD FOR SELECT 1';
+	EXECUTE 'CLOSE leader_election_caller';
+	RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
+		ELSE current_setting('role')::name END;
+END
 $$;
 
 CREATE OR REPLACE FUNCTION leader_election_internal.no_election(el text) RETURNS void
