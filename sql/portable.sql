@@ -768,20 +768,25 @@ BEGIN
 END
 $$;
 
+-- A key that is in use is passed by: any role can foresee keys, and lock them in
+-- advance.  Each key that it keeps from one session takes it a place among the
+-- server's locks.
 CREATE OR REPLACE FUNCTION leader_election_internal.take_key() RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
 	key bigint := leader_election_internal.session_key();
 BEGIN
-	IF key IS NULL OR EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.session_id = key) THEN
+	FOR try IN 1 .. 100 LOOP
+		IF key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.session_id = key) THEN
+			IF (CASE WHEN pg_try_advisory_lock(key) THEN pg_try_advisory_lock(key) ELSE false END) THEN
+				RETURN key;
+			END IF;
+		END IF;
 		PERFORM nextval('leader_election_internal.session_number');
 		key := leader_election_internal.session_key();
-	END IF;
-	IF NOT (CASE WHEN pg_try_advisory_lock(key) THEN pg_try_advisory_lock(key) ELSE false END) THEN
-		RAISE EXCEPTION 'the key of this session is in use' USING ERRCODE = 'lock_not_available',
-			HINT = 'Try again.';
-	END IF;
-	RETURN key;
+	END LOOP;
+	RAISE EXCEPTION 'the keys of sessions are in use' USING ERRCODE = 'lock_not_available',
+		HINT = 'Try again. If this goes on, look in pg_locks for who holds very many advisory locks.';
 END
 $$;
 

@@ -139,4 +139,15 @@ foreach my $call (q(configure(auto_create => true)), q(drop_election('theirs')),
 }
 is($admin->query($ALL), $before, 'nothing has changed');
 
+#
+# Keys of sessions can be foreseen, and locked in advance.
+#
+
+my $last = $admin->query('SELECT last_value FROM leader_election_internal.session_number');
+is($stranger->sqlstate_of("SELECT pg_advisory_lock_shared(hashint8extended(n, 20200101) & 9223372036854775807)
+	FROM generate_series($last, $last + 40) n"), '00000', 'a stranger locks the next keys');
+my $victim = session($node, name => 'victim', dbname => 'portable');
+is($victim->query("SELECT leader_election.join('theirs', 'victim', auto_renew => false)"), 1, 'a session finds one that is free');
+is($victim->query("SELECT leader_election.is_leader('theirs')"), 't', 'and leads');
+
 done_testing();
