@@ -909,6 +909,27 @@ BEGIN
 END
 $$;
 
+-- The clock was set back, so that a lease is further ahead than its length: what its
+-- holder is told has to be in the row.  Else it could be over before, once the clock
+-- is right again.  NULL: the term is over.
+CREATE OR REPLACE FUNCTION leader_election_internal.shorten(what text, l leader_election.lease)
+RETURNS leader_election.lease
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	of_term CONSTANT bigint := l.term;
+BEGIN
+	PERFORM leader_election_internal.write(l.duration);
+	l := leader_election_internal.lock_lease(what, l.election, false);
+	IF l.leader IS NULL OR l.term <> of_term THEN
+		RETURN NULL;
+	END IF;
+	UPDATE leader_election.lease x SET expires_at = least(x.expires_at, clock_timestamp() + x.duration)
+		WHERE x.election = l.election RETURNING x.* INTO l;
+	RETURN l;
+END
+$$;
+
 -- One NOTIFY for a change, in the transaction that changes: it takes a lock at
 -- commit that all databases of the server share.  server.announce turns it off.
 CREATE OR REPLACE FUNCTION leader_election_internal.notify(s leader_election.server,
@@ -1252,7 +1273,7 @@ BEGIN
 			AND l.session_id IS NOT DISTINCT FROM key AND l.run IS NOT DISTINCT FROM is_run
 			AND (key IS NOT NULL OR l.request = is_request OR granted -> el = to_jsonb(l.term)) THEN
 		PERFORM leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
-		RETURN l;
+		RETURN CASE WHEN l.expires_at <= t + l.duration THEN l ELSE leader_election_internal.shorten(what, l) END;
 	END IF;
 	IF is_run IS NOT NULL AND NOT leader_election_internal.may_run(l, is_run, attempts) THEN
 		-- It does not stand: no quorum counts it.
@@ -1510,7 +1531,9 @@ SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	l CONSTANT leader_election.lease := (SELECT o.l FROM leader_election_internal.own($1) o);
 BEGIN
-	RETURN CASE WHEN l.term IS NOT NULL THEN (leader_election_internal.grant_of(l)).remaining_ms END;
+	-- The clock was set back: for how long is known with the next renewal.
+	RETURN CASE WHEN l.expires_at > clock_timestamp() + l.duration THEN 0
+		WHEN l.term IS NOT NULL THEN (leader_election_internal.grant_of(l)).remaining_ms END;
 END
 $$;
 

@@ -163,5 +163,22 @@ is($term, 1, 'back: it leads on');
 cmp_ok($ms, '<=', $LEASE, 'back: for a lease at most');
 rows_are('back', '1 on');
 
+# A call that repeats a request, and remaining_ms(), tell no deadline that the row does
+# not have: else it could be over before, once the clock is right again.
+my $asked = "SELECT term, remaining_ms FROM leader_election.acquire('asked', 'first', request => 'deadbeef-0000-4000-8000-000000000144')";
+$control->query("SELECT leader_election.create_election('$_', lease_duration => '$LEASE ms')") foreach qw(asked session);
+($term) = split /\|/, $first->query($asked);
+is($term, 1, 'asked: one leads');
+is($second->query("SELECT leader_election.join('session', 'second', auto_renew => false)"), 1, 'session: so does a session');
+leap(-$HOUR);
+is($second->query("SELECT leader_election.remaining_ms('session')"), 0, 'session: it is told of no time before it has renewed');
+cmp_ok($second->query("SELECT remaining_ms FROM leader_election.renew('session')"), '>', 0, 'session: which it can');
+cmp_ok($second->query("SELECT leader_election.remaining_ms('session')"), '>', 0, 'session: then of that');
+($term, $ms) = split /\|/, $first->query($asked);
+is($term, 1, 'asked: the same request has the same answer');
+cmp_ok($ms, '<=', $LEASE, 'asked: for a lease at most');
+is($control->query("SELECT expires_at - clock_timestamp() <= interval '$LEASE ms' FROM leader_election.lease WHERE election = 'asked'"),
+	't', 'asked: and so says the row');
+
 $node->stop;
 done_testing();
