@@ -1300,6 +1300,14 @@ BEGIN
 	-- one is committed.  An error would undo a heartbeat that this call has written,
 	-- and who calls again and again would be taken for dead: so nothing is granted,
 	-- and that is all.  But who asks for a run goes by the answer, and is told.
+	--
+	-- One that left meanwhile, by leave(), is not elected: its row is gone, or leave()
+	-- has it locked.
+	PERFORM 1 FROM leader_election.candidate x WHERE x.election = el AND x.candidate = who AND x.role = me
+		AND x.kind = is_kind AND x.session_id IS NOT DISTINCT FROM key FOR KEY SHARE SKIP LOCKED;
+	IF NOT FOUND THEN
+		RETURN nobody;
+	END IF;
 	PERFORM leader_election_internal.write(e.lease_duration);
 	l := leader_election_internal.lock_lease(what, el, true,
 		CASE WHEN is_kind = 'detached' THEN e.lease_duration / 6 ELSE '0' END,
@@ -1963,7 +1971,8 @@ BEGIN
 	END IF;
 
 	-- Its row is locked first: nobody elects it from then on, for its own calls
-	-- are the only ones that do, and these write that row.
+	-- are the only ones that do, and these lock that row before the lease.  The lease
+	-- is locked, too: if it was granted after this snapshot was made, that is 40001.
 	SELECT * INTO c FROM leader_election.candidate x WHERE x.election = $1 AND x.candidate = $2;
 	t := clock_timestamp();
 	IF NOT FOUND OR NOT leader_election_internal.is_alive(c, e.lease_duration, t) THEN
@@ -1979,7 +1988,8 @@ BEGIN
 	IF NOT FOUND THEN
 		PERFORM leader_election_internal.busy($1);
 	END IF;
-	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
+	PERFORM leader_election_internal.write(e.lease_duration);
+	l := leader_election_internal.lock_lease('leave', $1, false);
 	IF (l.leader, l.role) IS NOT DISTINCT FROM ($2, me)
 			AND leader_election_internal.state(l, s, clock_timestamp()) IN ('led', 'stale') THEN
 		RAISE EXCEPTION 'candidate "%" leads election "%"', $2, $1
