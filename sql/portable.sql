@@ -2000,26 +2000,42 @@ BEGIN
 END
 $$;
 
+-- What the running transaction has written, also in a block with EXCEPTION, may be
+-- undone yet.  The xid of such a block is above the transaction's.  (So are those of
+-- others that have committed since.  The row is that of a lease in force: so its xid
+-- is not so old that it would seem to be ahead.)
+CREATE OR REPLACE FUNCTION leader_election_internal.is_committed(made_by xid) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+	own CONSTANT bigint := pg_current_xact_id_if_assigned()::text::bigint;
+	ahead CONSTANT bigint := (made_by::text::bigint - own) & 4294967295;
+BEGIN
+	RETURN own IS NULL OR ahead >= 2147483648 OR pg_xact_status((own + ahead)::text::xid8) = 'committed';
+END
+$$;
+
 CREATE OR REPLACE FUNCTION leader_election.is_leader(election text, term bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	s leader_election.server;
-	l leader_election.lease;
+	seen record;
 BEGIN
 	IF pg_is_in_recovery() THEN
 		RETURN false;
 	END IF;
 
-	-- A row of the running transaction may be undone yet.
-	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1 AND x.term = $2 AND x.leader IS NOT NULL
-		AND x.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid;
+	SELECT x AS lease, x.xmin AS made_by INTO seen FROM leader_election.lease x
+		WHERE x.election = $1 AND x.term = $2 AND x.leader IS NOT NULL;
 	IF NOT FOUND THEN
 		RETURN false;
 	END IF;
 	SELECT * INTO s FROM leader_election.server;
-	RETURN leader_election_internal.is_led(l, s, clock_timestamp());
+	IF NOT leader_election_internal.is_led(seen.lease, s, clock_timestamp()) THEN
+		RETURN false;
+	END IF;
+	RETURN leader_election_internal.is_committed(seen.made_by);
 END
 $$;
 

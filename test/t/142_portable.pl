@@ -621,6 +621,30 @@ $watcher->finish;
 $node->safe_psql('portable', 'REVOKE UPDATE, SELECT ON public.jobs FROM operator;
 	GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO operator');
 
+# is_leader() believes no row that may be undone: what the running transaction has
+# written, also in a block with EXCEPTION. What others have committed since counts.
+$node->safe_psql('portable', q(CREATE FUNCTION public.leads_in_block(e text, t bigint, undo boolean, OUT inside boolean, OUT behind boolean)
+	LANGUAGE plpgsql AS $$
+	BEGIN
+		BEGIN
+			PERFORM leader_election.renew(e, t);
+			inside := leader_election.is_leader(e, t);
+			IF undo THEN
+				RAISE division_by_zero;
+			END IF;
+		EXCEPTION WHEN division_by_zero THEN NULL;
+		END;
+		behind := leader_election.is_leader(e, t);
+	END $$));
+($election, $term) = led();
+is($one->query("SELECT * FROM public.leads_in_block('$election', $term, true)"), 'f|t', 'is_leader() in a block that is undone, and behind it');
+is($one->query("SELECT * FROM public.leads_in_block('$election', $term, false)"), 'f|f', 'and one that is not undone yet');
+is($one->query("SELECT leader_election.is_leader('$election', $term)"), 't', 'until that has committed');
+$fence->query('BEGIN; SELECT pg_current_xact_id()');
+is($one->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, 'another one renews since a transaction has an ID');
+is($fence->query("SELECT leader_election.is_leader('$election', $term)"), 't', 'which makes it doubt nothing');
+$fence->query('ROLLBACK');
+
 # REPEATABLE READ: the snapshot is that of the old leader, a renewal comes, and
 # then the holder changes.
 sub late_fence
