@@ -435,6 +435,11 @@ BEGIN
 		PERFORM leader_election_internal.check_writable(what);
 	END IF;
 
+	-- Tables that others have locked are not waited for longer than rows.
+	IF current_setting('lock_timeout')::interval NOT BETWEEN '1 us' AND '1 s' THEN
+		PERFORM set_config('lock_timeout', '1s', true);
+	END IF;
+
 	-- Who is told of a grant may rely on that a crash does not take it back.
 	IF current_setting('synchronous_commit') IN ('off', 'local') THEN
 		PERFORM set_config('synchronous_commit', 'on', true);
@@ -1372,9 +1377,8 @@ CREATE OR REPLACE FUNCTION leader_election.acquire(election text, candidate text
 RETURNS SETOF leader_election.lease_grant
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-	l leader_election.lease;
 BEGIN
+	-- (No variable has a table's type: that would look at the table first.)
 	PERFORM leader_election_internal.enter('acquire');
 	IF (octet_length($1) BETWEEN 1 AND 200 AND octet_length($2) BETWEEN 1 AND 200 AND $5 IS NULL) IS NOT TRUE THEN
 		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
@@ -1390,10 +1394,8 @@ BEGIN
 				ELSE 'attempts is out of range: ' || $7 END,
 			DETAIL = 'It is how often a run may be granted, 1 or more.';
 	END IF;
-	l := leader_election_internal.elect('acquire', $1, $2, 'detached', NULL, $3, $4, $5, $6, $7, $8);
-	IF l.term IS NOT NULL THEN
-		RETURN NEXT leader_election_internal.grant_of(l);
-	END IF;
+	RETURN QUERY SELECT g.* FROM leader_election_internal.elect('acquire', $1, $2, 'detached', NULL,
+			$3, $4, $5, $6, $7, $8) l, leader_election_internal.grant_of(l) g WHERE l.term IS NOT NULL;
 END
 $$;
 
@@ -1404,7 +1406,6 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-	l leader_election.lease;
 	key bigint;
 	c record;
 BEGIN
@@ -1437,8 +1438,7 @@ BEGIN
 					HINT = 'Two clients may share this session. Behind a transaction pooler use detached candidates: acquire().';
 		END IF;
 	END IF;
-	l := leader_election_internal.elect('join', $1, $2, 'session', key, $3, $4, $5, NULL, NULL, NULL);
-	RETURN l.term;
+	RETURN (leader_election_internal.elect('join', $1, $2, 'session', key, $3, $4, $5, NULL, NULL, NULL)).term;
 END
 $$;
 

@@ -67,4 +67,25 @@ is($dead, 0, 'it is live all the time');
 is($holder->sqlstate_of('COMMIT'), '00000', 'the fence ends');
 is(query_unless_busy($caller, "SELECT term FROM leader_election.acquire('e', 'two')"), $term + 1, 'and it is elected');
 
+#
+# For a table
+#
+
+# In a new session, too, which has called nothing yet
+foreach my $session ($caller, session($node, name => 'new', dbname => 'portable'))
+{
+	$session->query("SET statement_timeout = '60 s'");
+	$holder->query('BEGIN; LOCK TABLE leader_election.lease');
+	$session->acquire('e', 'three');
+	is($session->sqlstate, '55P03', 'a table that is locked is not waited for, but for a second');
+	$session->query("SELECT leader_election.join('e', 'four', auto_renew => false)");
+	is($session->sqlstate, '55P03', 'nor by a session');
+	is($session->query('SHOW lock_timeout'), '0', 'which has its settings still');
+	$holder->query('COMMIT');
+}
+$caller->query("SELECT term FROM leader_election.renew('e', $term + 1)");
+$holder->query('BEGIN; LOCK TABLE leader_election.lease');
+is($caller->sqlstate_of("SELECT term FROM leader_election.renew('e', $term + 1)"), '55P03', 'nor by who renews');
+$holder->query('COMMIT');
+
 done_testing();
