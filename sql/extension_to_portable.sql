@@ -63,9 +63,12 @@ BEGIN
 	LOOP
 		BEGIN
 			SET LOCAL lock_timeout = '50ms';
-			FOR fenced IN SELECT DISTINCT c.oid::regclass FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-					WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND c.relkind <> 'f' ORDER BY 1 LOOP
-				EXECUTE 'LOCK TABLE ' || fenced || ' IN SHARE ROW EXCLUSIVE MODE';
+			FOR fenced IN SELECT format('%s IN %s MODE', c.oid::regclass,
+						CASE WHEN bool_or(t.tgconstraint <> 0) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END)
+					FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+					WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND c.relkind IN ('r', 'p')
+					GROUP BY c.oid ORDER BY 1 LOOP
+				EXECUTE 'LOCK TABLE ' || fenced;
 			END LOOP;
 			LOCK TABLE leader_election.protocol, leader_election.election, leader_election.election_group,
 				leader_election.pause_all, leader_election.drain, leader_election.lease, leader_election.candidate,
@@ -113,6 +116,26 @@ BEGIN
 END
 $$;
 
+-- Triggers are made anew, by a superuser, and what they name may be other roles'.  A
+-- literal of an array of a domain in WHEN, say, runs that domain's CHECK then.
+DO $$
+DECLARE
+	strange text;
+BEGIN
+	SELECT string_agg(DISTINCT format('trigger %I on %s: %s', t.tgname, t.tgrelid::regclass,
+		pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid)), E'\n') INTO strange
+	FROM pg_trigger t JOIN pg_depend d ON (d.classid, d.objid) = ('pg_trigger'::regclass, t.oid)
+	WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure
+		AND t.tgparentid = 0
+		AND (d.refclassid, d.refobjid) NOT IN (('pg_class'::regclass, t.tgrelid), ('pg_proc'::regclass, t.tgfoid));
+	IF strange IS NOT NULL THEN
+		RAISE EXCEPTION 'triggers that call leader_election.only_leader() depend on objects of others'
+			USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = strange,
+				HINT = 'Drop these triggers, run this again, and make them anew.';
+	END IF;
+END
+$$;
+
 -- What is to be as it was, as in portable_to_extension.sql.  The extension's owner,
 -- a superuser, needs no grants.
 CREATE TEMP TABLE leader_election_afterwards ON COMMIT DROP AS
@@ -137,11 +160,16 @@ CREATE TEMP TABLE leader_election_afterwards ON COMMIT DROP AS
 	FROM objects o, aclexplode(o.acl) a
 	WHERE a.privilege_type IN ('USAGE', 'SELECT', 'EXECUTE') AND a.grantee <> o.owner
 	UNION ALL
-	SELECT 3, replace(left(pg_get_triggerdef(t.oid), 14), 'CREATE', 'CREATE OR REPLACE') || substr(pg_get_triggerdef(t.oid), 15)
+	SELECT 3, format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass)
+	FROM pg_trigger t
+	WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND t.tgparentid = 0 AND t.tgconstraint <> 0
+	UNION ALL
+	SELECT 4, CASE WHEN t.tgconstraint <> 0 THEN pg_get_triggerdef(t.oid)
+		ELSE replace(left(pg_get_triggerdef(t.oid), 14), 'CREATE', 'CREATE OR REPLACE') || substr(pg_get_triggerdef(t.oid), 15) END
 	FROM pg_trigger t
 	WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND t.tgparentid = 0
 	UNION ALL
-	SELECT 4, format('ALTER TABLE %s %s TRIGGER %I', t.tgrelid::regclass,
+	SELECT 5, format('ALTER TABLE %s %s TRIGGER %I', t.tgrelid::regclass,
 		CASE t.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'DISABLE' END, t.tgname)
 	FROM pg_trigger t
 	WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND t.tgenabled <> 'O';

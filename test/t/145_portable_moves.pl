@@ -199,6 +199,34 @@ foreach my $edition (qw(extension portable))
 	like($said, qr/view public\.mine depends on|view mine depends on/, 'what others have built on it is named');
 	isnt($code, 0, 'and refused');
 	$there->query('DROP VIEW public.mine');
+
+	# Triggers of others, which a superuser makes anew
+	my $domain = q(SET ROLE library;
+		CREATE FUNCTION evil.valid(integer) RETURNS boolean LANGUAGE plpgsql AS
+			$$ BEGIN RAISE WARNING 'the code of another role, as %', current_user; RETURN true; END $$;
+		CREATE DOMAIN evil.checked AS integer CHECK (evil.valid(value));
+		CREATE TRIGGER strange BEFORE INSERT ON evil.mine FOR EACH STATEMENT
+			WHEN ('{1}'::evil.checked[] IS NOT NULL) EXECUTE FUNCTION leader_election.only_leader('e'));
+	$node->safe_psql('moves', 'CREATE SCHEMA evil AUTHORIZATION library; SET ROLE library; CREATE TABLE evil.mine (a integer);
+		CREATE VIEW evil.seen AS SELECT a FROM evil.mine') if $edition eq 'extension';
+	$node->safe_psql('moves', $domain);
+	($code, $said) = run_file(to($edition, 'moves'));
+	isnt($code, 0, 'a trigger that needs what others have made is refused');
+	like($said, qr/depend on objects of others.*trigger strange on evil\.mine: type evil\.checked\[\]/s, 'and named');
+	unlike($said, qr/the code of another role/, 'none of their code is run');
+	is($there->query($ALL =~ s/trigger t WHERE NOT/trigger t WHERE tgname <> 'strange' AND NOT/r), $before, 'nothing has changed');
+	$node->safe_psql('moves', q(SET ROLE library; DROP TRIGGER strange ON evil.mine; DROP DOMAIN evil.checked; DROP FUNCTION evil.valid(integer)));
+
+	# A constraint trigger only fails, and a view has no rows: neither is in the way, nor
+	# is who writes the table below the view.
+	$node->safe_psql('moves', q(SET ROLE library;
+		CREATE CONSTRAINT TRIGGER evil AFTER INSERT ON evil.mine FOR EACH ROW EXECUTE FUNCTION leader_election.only_leader('e');
+		CREATE TRIGGER evil BEFORE INSERT ON evil.seen FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('e');
+		CREATE TABLE evil.below (a integer); CREATE VIEW evil.above AS SELECT a FROM evil.below;
+		CREATE TRIGGER evil BEFORE INSERT ON evil.above FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('e')))
+	  if $edition eq 'extension';
+	$there->query('GRANT USAGE ON SCHEMA evil TO app; GRANT ALL ON evil.below TO app');
+	$before = $there->query($ALL);
 	if ($edition eq 'portable')
 	{
 		$there->query("SELECT leader_election.create_election('theirs', candidate_role => 'former')");
@@ -240,10 +268,12 @@ foreach my $edition (qw(extension portable))
 	my $history = $there->query('SELECT count(*) FROM leader_election.history');
 
 	# A reader of a fenced table is not in the way.
-	$two->query('BEGIN; SELECT count(*) FROM public.jobs');
+	$two->query('BEGIN; SELECT count(*) FROM public.jobs; INSERT INTO evil.below VALUES (1)');
 	($code, $said) = run_file(to($edition, 'moves'));
 	is("$code", 0, "from $from to $edition") or diag($said);
-	$two->query('COMMIT');
+	is($two->sqlstate_of('COMMIT'), '00000', 'nor who writes the table below a view with such a trigger');
+	is($there->query("SELECT count(*) FROM pg_trigger WHERE tgname = 'evil' AND tgfoid = 'leader_election.only_leader()'::regprocedure"), 3,
+		'triggers of others are there');
 	like($said, qr/lease_duration = '600000ms'.*history_retention = '5184000s'/s, 'which tells of settings')
 	  if $edition eq 'extension';
 	($code, $said) = run_file(to($edition, 'moves'));
