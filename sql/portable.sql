@@ -886,6 +886,14 @@ BEGIN
 END
 $$;
 
+-- A takeover delay that is further ahead than its length is one of before the clock
+-- was set back.  (How long a hold is, nobody knows any more.)
+CREATE OR REPLACE FUNCTION leader_election_internal.is_delayed_too_long(l leader_election.lease,
+	e leader_election.election, t timestamptz) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+	SELECT l.leader IS NULL AND l.held IS NOT TRUE AND coalesce(l.not_before_at > t + e.takeover_delay, false)
+$$;
+
 CREATE OR REPLACE FUNCTION leader_election_internal.reason(l leader_election.lease, state text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
 	SELECT CASE state WHEN 'stale' THEN 'failover' WHEN 'orphaned' THEN 'session ended'
@@ -1292,7 +1300,8 @@ BEGIN
 	c := leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
 	IF state = 'led' AND l.expires_at <= t + l.duration
 			OR state IN ('vacant', 'expired', 'stale')
-			AND NOT leader_election_internal.may_lead(l, e, s, state, who, me, t) THEN
+			AND NOT leader_election_internal.may_lead(l, e, s, state, who, me, t)
+			AND NOT leader_election_internal.is_delayed_too_long(l, e, t) THEN
 		RETURN nobody;
 	END IF;
 
@@ -1329,6 +1338,11 @@ BEGIN
 			UPDATE leader_election.lease SET expires_at = t + l.duration WHERE election = el;
 			PERFORM leader_election_internal.changed(el);
 		END IF;
+		RETURN nobody;
+	END IF;
+	IF leader_election_internal.is_delayed_too_long(l, e, t) THEN
+		UPDATE leader_election.lease SET not_before_at = t + e.takeover_delay WHERE election = el;
+		PERFORM leader_election_internal.changed(el);
 		RETURN nobody;
 	END IF;
 	IF NOT leader_election_internal.may_run(l, is_run, attempts) THEN

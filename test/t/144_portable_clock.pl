@@ -163,6 +163,18 @@ is($term, 1, 'back: it leads on');
 cmp_ok($ms, '<=', $LEASE, 'back: for a lease at most');
 rows_are('back', '1 on');
 
+# A takeover delay that had begun is no longer than it was.
+my $gone = session($node, name => 'gone', dbname => 'portable');
+$control->query("SELECT leader_election.create_election('delayed', lease_duration => '$LEASE ms')");
+is($gone->query("SELECT leader_election.join('delayed', 'gone', auto_renew => false)"), 1, 'delayed: a session leads');
+$gone->kill;
+wait_gone($node, $gone);
+is($second->acquire('delayed', 'second'), '', 'delayed: when it has died, nobody is elected for takeover_delay');
+is($control->query("SELECT waiting_for FROM leader_election.status WHERE election = 'delayed'"), 'takeover delay', 'delayed: which has begun');
+leap(-$HOUR);
+wait_until(sub { $second->acquire('delayed', 'second') eq 2 }, 'an election', $LATE);
+is($control->query("SELECT leader FROM leader_election.status WHERE election = 'delayed'"), 'second', 'delayed: and is no longer after a step back');
+
 # A call that repeats a request, and remaining_ms(), tell no deadline that the row does
 # not have: else it could be over before, once the clock is right again.
 my $asked = "SELECT term, remaining_ms FROM leader_election.acquire('asked', 'first', request => 'deadbeef-0000-4000-8000-000000000144')";
