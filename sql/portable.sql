@@ -868,7 +868,7 @@ $$;
 -- or by the clock of before a restart
 CREATE OR REPLACE FUNCTION leader_election_internal.grace(l leader_election.lease,
 	e leader_election.election, s leader_election.server) RETURNS timestamptz
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
 	SELECT s.first_seen_at + greatest(l.duration, e.lease_duration)
 $$;
 
