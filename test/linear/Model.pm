@@ -142,6 +142,7 @@ sub step
 		return $op->{op} eq 'read' ? $state : with($state, $now, $op->{seat}, value => $op->{new});
 	}
 	return holds($state, $op) && $now <= latest($state, $op) ? $state : () if $op->{op} =~ /^(is_leader|assert)$/;
+	return $state if told_beside($state, $op);
 	return if !leads($seat, $op->{term}) || $now > $seat->{hi};
 	return renewed_unheard($state, $op) if $op->{unknown};
 	return with($state, $now, $op->{seat}, over => $GIVEN_UP) if $op->{op} eq 'release';
@@ -190,6 +191,20 @@ sub done
 	return if $seat->{run} eq '' || $seat->{term} != $op->{term} && !leads($seat, $op->{term});
 	return with($state, $state->{now}, $op->{seat}, over => $seat->{over} || ($seat->{foreign} ? 0 : $GIVEN_UP),
 		$seat->{run} gt $seat->{run_done} ? (run_done => $seat->{run}) : ());
+}
+
+# A former server that goes on beside the new one says what is left of the lease there,
+# and prolongs nothing.
+sub told_beside
+{
+	my ($state, $op) = @_;
+	my $seat = $state->{seats}{ $op->{seat} };
+
+	return if $op->{op} ne 'renew' || !$op->{beside} || !$seat->{former_hi};
+	my (undef, $term, $ms) = @{ $op->{rows}[0] };
+
+	return leads($seat, $term) && $term == $op->{term} && $state->{now} <= $seat->{former_hi}
+	  && $op->{sent} + 1000 * $ms <= $seat->{former_hi};
 }
 
 sub renewed

@@ -18,7 +18,9 @@
 #	renew()		it may take effect once, and the lease may have any length then
 #	release()	the term may be over from then on
 #	a write		it may take effect until the term is over
-# An error has changed nothing. Exit code: 0 if all is linearizable, 1 if not.
+# An error has changed nothing. That a term is over may be in doubt, and is told, while a
+# renewal of it is under way, and the lease of before may be over: that tells nothing.
+# Exit code: 0 if all is linearizable, 1 if not.
 
 use strict;
 use warnings;
@@ -78,6 +80,39 @@ sub read_histories
 	return \%objects;
 }
 
+# Is it in doubt whether the term is over, about which this call was told so? By what had
+# been answered before, the lease may be over by then, but a renewal is under way.
+sub in_doubt
+{
+	my ($op, $leases) = @_;
+	my @of_term = @{ $leases->{ $op->{seat} }{ $op->{term} } // [] };
+
+	return !(grep { $_->{until} > $op->{return} && $_->{return} < $op->{call} } @of_term)
+	  && grep { $_->{renews} && $_->{call} < $op->{return} && $_->{return} > $op->{call} } @of_term;
+}
+
+# For each seat and term, when it was granted and renewed, and until when at least
+sub leases
+{
+	my (@calls) = @_;
+	my %leases;
+
+	foreach my $op (@calls)
+	{
+		my $renews = $op->{op} eq 'renew';
+
+		next if defined $op->{failed} || $op->{op} !~ /^(acquire|renew)$/;
+		foreach my $row ($op->{return} ? @{ $op->{rows} } : $renews ? [ @$op{qw(seat term)}, 0 ] : ())
+		{
+			my %lease = (call => $op->{call}, return => $op->{return} // $NEVER, renews => $renews,
+				until => ($op->{sent} // 0) + 1000 * $row->[2]);
+
+			push @{ $leases{ $row->[0] }{$_} }, \%lease foreach $row->[1], $renews ? $op->{term} : ();
+		}
+	}
+	return \%leases;
+}
+
 # What changes nothing and tells nothing is left out; what is not known is as the head
 # of this file says.
 sub simplify
@@ -85,6 +120,7 @@ sub simplify
 	my ($calls) = @_;
 	my $unheard = min($NEVER, map { $_->{call} } grep { $_->{op} eq 'acquire' && !defined $_->{return} } @$calls);
 	my $failovers = [ grep { $_->{op} eq 'failover' } @$calls ];
+	my $leases = leases(@$calls);
 	my @kept;
 
 	foreach my $op (@$calls)
@@ -99,6 +135,7 @@ sub simplify
 		$op->{beside} = grep { $_->{until} && !$unknown && $op->{server} && $op->{server} eq $_->{from}
 			  && $op->{return} > $_->{call} && $op->{call} < $_->{until} } @$failovers;
 		next if $op->{beside} && !$op->{value} && !@{ $op->{rows} // [] };
+		next if !$unknown && $op->{op} =~ /^(is_leader|assert|read|write)$/ && !$op->{value} && in_doubt($op, $leases);
 		$op->{unknown} = $unknown;
 		$op->{value} = 1 if $unknown;
 		$op->{unheard} = !$unknown && $unheard < $op->{return};

@@ -163,6 +163,10 @@ func (s *state) withinCap(c *call, isNew map[int]bool) bool {
 
 func (s *state) renew(c *call) bool {
 	t, r := &s.seats[c.seat], c.rows[0]
+	if c.beside && t.formerHi != 0 && r.term == c.Term && t.isTerm(c.Term) && t.over == leads &&
+		s.now <= t.formerHi && c.Sent+1000*r.ms <= t.formerHi {
+		return true // a former server prolongs nothing
+	}
 	if !t.isTerm(c.Term) || t.over != leads || s.now > t.hi {
 		return false
 	}
@@ -352,6 +356,31 @@ func read(paths []string) (map[string][]*call, line) {
 	return objects, settings
 }
 
+// Whether a term is over is in doubt while a renewal is under way, and the lease of
+// before may be over.
+func inDoubt(c *call, calls []*call) bool {
+	underWay := false
+	for _, o := range calls {
+		if o.Failed != nil || o.Op != "renew" && o.Op != "acquire" {
+			continue
+		}
+		if o.Op == "renew" && o.Seat == c.Seat && o.Term == c.Term && *o.Call < *c.Return &&
+			(o.Return == nil || *o.Return > *c.Call && len(*o.Rows) > 0) {
+			underWay = true
+		}
+		if o.Return == nil || *o.Return >= *c.Call {
+			continue
+		}
+		for _, r := range *o.Rows {
+			if r[0].(string) == c.Seat && (int64(r[1].(float64)) == c.Term || o.Op == "renew" && o.Term == c.Term) &&
+				o.Sent+1000*int64(r[2].(float64)) > *c.Return {
+				return false
+			}
+		}
+	}
+	return underWay
+}
+
 // The operations of one election or group, without those that tell nothing
 func operations(calls, ofAll []*call, settings line, object string) []porcupine.Operation {
 	unheard, numbers := never, map[string]int{}
@@ -390,6 +419,9 @@ func operations(calls, ofAll []*call, settings line, object string) []porcupine.
 			c.beside = c.beside || !c.unknown && f.From == c.Server && c.ret > *f.Call && *c.Call < f.Until
 		}
 		if c.beside && !c.yes() { // it may not know of what is so by now
+			continue
+		}
+		if !c.unknown && !c.yes() && strings.Contains("is_leader assert read write", c.Op) && inDoubt(&c, calls) {
 			continue
 		}
 		c.cap, c.waits = settings.Caps[object], settings.FencesWait != 0
