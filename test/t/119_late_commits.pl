@@ -146,7 +146,8 @@ sub contest
 	my ($election, %opts) = @_;
 	my ($leader, $next) = map { session($node, name => "$_ of $election") } qw(leader next);
 
-	$control->query("SELECT leader_election.create_election('$election')");
+	$control->query("SELECT leader_election.create_election('$election', lease_duration => '"
+		  . ($opts{lease} // "$LEASE us") . q{')});
 	is($leader->query("CALL leader_election.campaign('$election', 'leader')"), 1, "$election: leads");
 	$next->query("SELECT leader_election.join('$election', 'next')") unless $opts{alone};
 	return ($leader, $next);
@@ -261,9 +262,10 @@ sub contest
 	is_ended($session, 'later', 'later');
 }
 
-# -- After a session that has ended, a takeover delay begins when its term is ended.
+# -- After a session that has ended, a takeover delay begins when its term is ended. (Once
+# its lease has run out, the delay counts from there, and the commit holds up nobody.)
 {
-	my ($leader, $next) = contest('delay');
+	my ($leader, $next) = contest('delay', lease => '1 h');
 	$control->query("SELECT leader_election.alter_election('delay', takeover_delay => '1 h')");
 	my $session = commit(begin_fenced(writer('writer'), 'delay', 'wait'));
 
