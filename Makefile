@@ -11,8 +11,10 @@
 #   make dist                 the committed sources as an archive for PGXN
 #   make portable             the portable edition for pg_tle, into portable/
 #   make deb                  Debian packages of the sources, into deb/
-#   make test, demo, bench    the same from nothing, in a temporary folder; test:
-#                             what each change has to pass, five minutes
+#   make test, demo, try, bench
+#                             the same from nothing, in a temporary folder; test:
+#                             what each change has to pass, five minutes; try:
+#                             psql at a throw-away server
 #   make test-all             every suite, all of it
 #   make check-versions [PG_CONFIGS='...']
 #                             the tests with several PostgreSQLs
@@ -240,7 +242,7 @@ PROVE_TESTS = test/t/*.pl
 PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
-SELF_CONTAINED = test test-all demo bench chaos model analyze dist deb \
+SELF_CONTAINED = test test-all demo try bench chaos model analyze dist deb \
 	check-browser check-clients check-examples check-monitoring check-patroni \
 	check-versions check-valgrind check-sanitizers check-discards \
 	check-load portable
@@ -315,6 +317,8 @@ test-all:
 	@test/clients/run --edition portable
 demo:
 	@test/demo
+try:
+	@test/try
 bench:
 	@bench/run
 analyze:
