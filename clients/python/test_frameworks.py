@@ -195,6 +195,26 @@ def work():
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO work (who) VALUES (%s)", [os.environ["NAME"]])
 """
+HEALTH = """
+import time
+started = None
+def healthy():
+    return started is None or time.monotonic() - started < 2
+"""
+HANGS = """
+import os, threading, time
+from django.db import connection
+import health
+def work():
+    health.started = time.monotonic()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO work (who) VALUES (%s)", [os.environ["NAME"]])
+        if os.environ["NAME"] == "a":
+            threading.Event().wait()
+    finally:
+        health.started = None
+"""
 PGBOUNCER = """[databases]
 * = host={host} port={port}
 [pgbouncer]
@@ -262,6 +282,26 @@ class Django(Processes, unittest.TestCase):
         # One after the other
         whose = [who for (who,) in self.sql("SELECT who FROM work ORDER BY n")]
         self.assertEqual(whose, sorted(whose))
+        self.assertRegex(self.said("a"), r"election 'reports': leads in term \d+\n")
+        self.assertRegex(self.said("b"), r"(?s)'reports': leads in term \d+\n.*'reports': lost, closed\n")
+
+    def said(self, name):
+        return (self.folder / f"{name}.out").read_text()
+
+    def test_a_call_that_hangs(self):
+        """The health check of docs/frameworks.md ends the leadership, not the call."""
+        (self.folder / "health.py").write_text(HEALTH)
+        with open(self.folder / "config.py", "a") as config:
+            config.write("from health import healthy\nLEADER_ELECTION['health_check'] = healthy\n")
+        (self.folder / "jobs.py").write_text(HANGS)
+        self.lead("a")
+        self.until(lambda: self.leader() == "a")
+        self.lead("b")
+        self.until(lambda: self.worked()["b"] >= 2)
+        self.assertIn("election 'reports': lost, unhealthy\n", self.said("a"))
+        self.assertEqual(self.worked()["a"], 0)
+        self.end("a", signal.SIGKILL)
+        self.end("b", signal.SIGTERM)
 
     def test_command(self):
         self.run_two()

@@ -1,6 +1,6 @@
 """manage.py lead ELECTION FUNCTION: calls a function again and again, where this process leads.
 
-SIGTERM and SIGINT end it between two calls, and the next process leads at once. What the database
+SIGTERM and SIGINT end it between two calls, and the next process leads when it asks again. What the database
 does not let it do (a restart, a failover, a leadership that was lost) ends no process: it is logged,
 and after a pause the next call is made, if this process leads then."""
 
@@ -27,6 +27,9 @@ class Command(BaseCommand):
                             help="from the end of one call to the next (default: 1)")
 
     def handle(self, *args, election, function, pause, **options):
+        if not log.hasHandlers():       # LOGGING says nothing of it: who led is to be seen
+            log.addHandler(logging.StreamHandler())
+            log.setLevel(logging.INFO)
         work = leader(election)(import_string(function))
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
