@@ -552,21 +552,6 @@ LANGUAGE sql STABLE AS $$
 	SELECT pg_catalog.split_part(pg_catalog.pg_relation_filepath('leader_election.lease'::pg_catalog.regclass), '/', -2)::pg_catalog.oid
 $$;
 
--- Is this the server that the row describes, though it may have been started anew?
--- A row that was written since the server was started is its own, if it is of this
--- database and this table: no server gets another timeline before it is started
--- again, or promoted, and then that row is another one's.  Only an older row has to
--- be looked at: it may be another server's, from which it was replicated or copied.
-CREATE OR REPLACE FUNCTION leader_election_internal.is_here(s leader_election.server) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-	IF s.started_at = pg_postmaster_start_time() THEN
-		RETURN s.lease_table = 'leader_election.lease'::regclass AND s.database = leader_election_internal.database();
-	END IF;
-	RETURN s.identity = (leader_election_internal.server_now()).identity;
-END
-$$;
-
 -- The row as it would be written now.  Where the timeline is not told, any
 -- restart may be a failover: then each one is another identity.
 CREATE OR REPLACE FUNCTION leader_election_internal.server_now() RETURNS leader_election.server
@@ -591,6 +576,21 @@ BEGIN
 	s.identity := concat_ws('/', system,
 		coalesce(s.timeline, 'started ' || extract(epoch FROM s.started_at)), s.database, s.lease_table);
 	RETURN s;
+END
+$$;
+
+-- Is this the server that the row describes, though it may have been started anew?
+-- A row that was written since the server was started is its own, if it is of this
+-- database and this table: no server gets another timeline before it is started
+-- again, or promoted, and then that row is another one's.  Only an older row has to
+-- be looked at: it may be another server's, from which it was replicated or copied.
+CREATE OR REPLACE FUNCTION leader_election_internal.is_here(s leader_election.server) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+	IF s.started_at = pg_postmaster_start_time() THEN
+		RETURN s.lease_table = 'leader_election.lease'::regclass AND s.database = leader_election_internal.database();
+	END IF;
+	RETURN s.identity = (leader_election_internal.server_now()).identity;
 END
 $$;
 
