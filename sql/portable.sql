@@ -308,10 +308,21 @@ CREATE OR REPLACE VIEW leader_election.election_group AS
 --
 -- Internal functions.  They run as the function that calls them, which is one
 -- of schema leader_election: as the owner, with a search_path of pg_catalog.
--- (Those in LANGUAGE sql are inlined; others would be planned at each call.)
+--
+-- What a call costs is, apart from its reads and writes, how many statements and
+-- expressions it has, for each is set up anew in each transaction.  So what is one
+-- expression is in LANGUAGE sql, which is inlined, unless it is called IMMUTABLE
+-- where its parts are not, or an argument that it reads twice is more than a
+-- variable or a column: then it would be planned at each call.
 --
 
--- The role that calls, within functions that run as their owner.
+-- The role in whose name the session calls, within functions that run as their owner.
+CREATE OR REPLACE FUNCTION leader_election_internal.session_role() RETURNS name
+LANGUAGE sql AS $$
+	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role')::name END
+$$;
+
+-- The role that calls: that one, unless somebody else makes the session call.
 --
 -- ANALYZE, REINDEX, REFRESH MATERIALIZED VIEW and the like, also autovacuum's, run
 -- functions of the table's owner as that owner, in a security-restricted operation;
@@ -322,10 +333,8 @@ CREATE OR REPLACE VIEW leader_election.election_group AS
 CREATE OR REPLACE FUNCTION leader_election_internal.caller() RETURNS name
 LANGUAGE plpgsql AS $$
 BEGIN
-	EXECUTE 'DECLARE leader_election_caller CURSOR WITH HOLD FOR SELECT 1';
-	EXECUTE 'CLOSE leader_election_caller';
-	RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
-		ELSE current_setting('role')::name END;
+	EXECUTE 'DECLARE leader_election_caller CURSOR WITH HOLD FOR SELECT; CLOSE leader_election_caller';
+	RETURN leader_election_internal.session_role();
 END
 $$;
 
@@ -416,34 +425,30 @@ $$;
 -- first call in a block that has not written yet: it locks its election for one
 -- lease at most (write()).  (now() tells nothing: in the extended protocol it
 -- differs from statement_timestamp() in any statement.)
-CREATE OR REPLACE FUNCTION leader_election_internal.enter(what text) RETURNS void
+CREATE OR REPLACE FUNCTION leader_election_internal.enter(what text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
 	present CONSTANT text := statement_timestamp()::text;
-	mark CONSTANT text := nullif(current_setting('leader_election_portable.statement', true), '');
+	mark text := nullif(current_setting('leader_election_portable.statement', true), '');
 BEGIN
-	IF pg_is_in_recovery() THEN
-		PERFORM leader_election_internal.check_writable(what);
-	END IF;
 	IF mark IS DISTINCT FROM present THEN
-		IF mark IS NOT NULL OR pg_current_xact_id_if_assigned() IS NOT NULL THEN
+		IF (mark IS NOT NULL OR pg_current_xact_id_if_assigned() IS NOT NULL) AND NOT pg_is_in_recovery() THEN
 			PERFORM leader_election_internal.in_block(what);
 		END IF;
-		PERFORM set_config('leader_election_portable.statement', present, true);
+		mark := set_config('leader_election_portable.statement', present, true);
 	END IF;
-	IF current_setting('transaction_read_only')::boolean THEN
+	IF current_setting('transaction_read_only') = 'on' THEN		-- also in recovery
 		PERFORM leader_election_internal.check_writable(what);
 	END IF;
 
 	-- Tables that others have locked are not waited for longer than rows.
-	IF current_setting('lock_timeout')::interval NOT BETWEEN '1 us' AND '1 s' THEN
-		PERFORM set_config('lock_timeout', '1s', true);
-	END IF;
+	mark := CASE WHEN current_setting('lock_timeout')::interval NOT BETWEEN '1 us' AND '1 s'
+		THEN set_config('lock_timeout', '1s', true) END;
 
 	-- Who is told of a grant may rely on that a crash does not take it back.
-	IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-		PERFORM set_config('synchronous_commit', 'on', true);
-	END IF;
+	mark := CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+		THEN set_config('synchronous_commit', 'on', true) END;
+	RETURN true;
 END
 $$;
 
@@ -463,16 +468,11 @@ $$;
 
 -- A lease row will be locked.  If this is a block all the same, it may not sit
 -- idle for longer than this, or nobody could be elected.
-CREATE OR REPLACE FUNCTION leader_election_internal.write(lease interval) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-	idle CONSTANT interval := current_setting('idle_in_transaction_session_timeout')::interval;
-BEGIN
-	IF idle = '0' OR idle > lease THEN
-		PERFORM set_config('idle_in_transaction_session_timeout',
-			ceil(extract(epoch FROM lease) * 1000)::bigint::text, true);
-	END IF;
-END
+CREATE OR REPLACE FUNCTION leader_election_internal.write(lease interval) RETURNS text
+LANGUAGE sql AS $$
+	SELECT CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN '1 us' AND lease
+		THEN set_config('idle_in_transaction_session_timeout',
+			ceil(extract(epoch FROM lease) * 1000)::bigint::text, true) END
 $$;
 
 -- For so many tries, 2 ms apart, a call waits for what is busy: a second, or
@@ -500,18 +500,18 @@ CREATE OR REPLACE FUNCTION leader_election_internal.lock_lease(what text, el tex
 	wait interval DEFAULT '1 s', may_fail boolean DEFAULT true) RETURNS leader_election.lease
 LANGUAGE plpgsql AS $$
 DECLARE
-	l leader_election.lease;
-	locked CONSTANT jsonb := coalesce(nullif(current_setting('leader_election_portable.locked', true), ''), '{}');
+	seen record;		-- one column that is a row costs half as much as all its columns
+	locked text := nullif(current_setting('leader_election_portable.locked', true), '');
 	tries integer;
 BEGIN
-	IF locked ? el THEN
+	IF locked::jsonb ? el THEN
 		PERFORM leader_election_internal.in_block(what);
 	END IF;
 	LOOP
 		IF to_change THEN
-			SELECT * INTO l FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;
+			SELECT x AS lease INTO seen FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;
 		ELSE
-			SELECT * INTO l FROM leader_election.lease x WHERE x.election = el FOR NO KEY UPDATE SKIP LOCKED;
+			SELECT x AS lease INTO seen FROM leader_election.lease x WHERE x.election = el FOR NO KEY UPDATE SKIP LOCKED;
 		END IF;
 		EXIT WHEN FOUND;
 		tries := coalesce(tries, leader_election_internal.tries(wait)) - 1;
@@ -527,9 +527,10 @@ BEGIN
 		PERFORM pg_sleep(0.002);
 	END LOOP;
 	IF to_change THEN
-		PERFORM set_config('leader_election_portable.locked', (locked || jsonb_build_object(el, true))::text, true);
+		locked := set_config('leader_election_portable.locked',
+			(coalesce(locked::jsonb, '{}') || jsonb_build_object(el, true))::text, true);
 	END IF;
-	RETURN l;
+	RETURN seen.lease;
 END
 $$;
 
@@ -585,13 +586,10 @@ $$;
 -- again, or promoted, and then that row is another one's.  Only an older row has to
 -- be looked at: it may be another server's, from which it was replicated or copied.
 CREATE OR REPLACE FUNCTION leader_election_internal.is_here(s leader_election.server) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-	IF s.started_at = pg_postmaster_start_time() THEN
-		RETURN s.lease_table = 'leader_election.lease'::regclass AND s.database = leader_election_internal.database();
-	END IF;
-	RETURN s.identity = (leader_election_internal.server_now()).identity;
-END
+LANGUAGE sql AS $$
+	SELECT CASE WHEN s.started_at = pg_postmaster_start_time()
+		THEN s.lease_table = 'leader_election.lease'::regclass AND s.database = leader_election_internal.database()
+		ELSE s.identity = (leader_election_internal.server_now()).identity END
 $$;
 
 -- The highest term that anybody has been told here
@@ -692,15 +690,9 @@ $$;
 -- the same data in the same second do not issue the same terms.
 CREATE OR REPLACE FUNCTION leader_election_internal.next_term(l leader_election.lease,
 	s leader_election.server) RETURNS bigint
-LANGUAGE plpgsql AS $$
-DECLARE
-	last bigint := greatest(l.term, l.after_term);
-BEGIN
-	IF last < s.epoch << 22 THEN
-		last := (s.epoch << 22) + floor(random() * 2097152)::bigint;
-	END IF;
-	RETURN last + 1;
-END
+LANGUAGE sql AS $$
+	SELECT 1 + CASE WHEN greatest(l.term, l.after_term) >= s.epoch << 22 THEN greatest(l.term, l.after_term)
+		ELSE (s.epoch << 22) + floor(random() * 2097152)::bigint END
 $$;
 
 --
@@ -814,14 +806,11 @@ $$;
 
 CREATE OR REPLACE FUNCTION leader_election_internal.is_alive(c leader_election.candidate,
 	lease interval, t timestamptz) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-	IF c.kind = 'detached' THEN
-		RETURN c.seen_at > t - lease AND c.seen_at < t + lease;
-	END IF;
-	RETURN c.session_started = pg_postmaster_start_time()
-		AND NOT leader_election_internal.is_dead(c.kind, c.session_id, c.session_started);
-END
+LANGUAGE sql AS $$
+	SELECT CASE WHEN c.kind = 'detached' THEN c.seen_at > t - lease AND c.seen_at < t + lease
+		WHEN c.session_started = pg_postmaster_start_time()
+		THEN NOT leader_election_internal.is_dead(c.kind, c.session_id, c.session_started)
+		ELSE false END
 $$;
 
 --
@@ -832,21 +821,13 @@ $$;
 -- has granted it
 CREATE OR REPLACE FUNCTION leader_election_internal.state(l leader_election.lease,
 	s leader_election.server, t timestamptz) RETURNS text
-LANGUAGE plpgsql AS $$
-BEGIN
-	IF l.leader IS NULL THEN
-		RETURN 'vacant';
-	ELSIF l.identity IS DISTINCT FROM s.identity THEN
-		RETURN 'stale';
-	ELSIF t >= l.expires_at THEN
-		RETURN 'expired';
-	ELSIF l.kind = 'session' THEN
-		IF leader_election_internal.is_dead(l.kind, l.session_id, l.session_started) THEN
-			RETURN 'orphaned';
-		END IF;
-	END IF;
-	RETURN 'led';
-END
+LANGUAGE sql AS $$
+	SELECT CASE WHEN l.leader IS NULL THEN 'vacant'
+		WHEN l.identity IS DISTINCT FROM s.identity THEN 'stale'
+		WHEN t >= l.expires_at THEN 'expired'
+		WHEN l.kind = 'detached' THEN 'led'
+		WHEN leader_election_internal.is_dead(l.kind, l.session_id, l.session_started) THEN 'orphaned'
+		ELSE 'led' END
 $$;
 
 -- Does anybody lead, as far as this server can tell?  Only a row that has been
@@ -854,14 +835,10 @@ $$;
 -- restart is gone, but state() waits for its deadline.
 CREATE OR REPLACE FUNCTION leader_election_internal.is_led(l leader_election.lease,
 	s leader_election.server, t timestamptz) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-	IF l.kind = 'session' AND l.session_started IS DISTINCT FROM pg_postmaster_start_time()
-			OR leader_election_internal.state(l, s, t) <> 'led' THEN
-		RETURN false;
-	END IF;
-	RETURN leader_election_internal.is_here(s);
-END
+LANGUAGE sql AS $$
+	SELECT CASE WHEN l.kind = 'session' AND l.session_started IS DISTINCT FROM pg_postmaster_start_time() THEN false
+		WHEN leader_election_internal.state(l, s, t) = 'led' THEN leader_election_internal.is_here(s)
+		ELSE false END
 $$;
 
 -- The grace: until when a leader may lead on by the lease of a former server,
@@ -875,15 +852,13 @@ $$;
 -- Before that moment nobody is elected, but for the grace.
 CREATE OR REPLACE FUNCTION leader_election_internal.not_before(l leader_election.lease,
 	e leader_election.election, s leader_election.server, state text, t timestamptz) RETURNS timestamptz
-LANGUAGE plpgsql AS $$
-BEGIN
-	RETURN CASE state
+LANGUAGE sql AS $$
+	SELECT CASE state
 		WHEN 'vacant' THEN coalesce(l.not_before_at, '-infinity')
 		WHEN 'expired' THEN greatest(l.not_before_at,
 			CASE WHEN l.yielding THEN '-infinity' ELSE l.expires_at + e.takeover_delay END)
 		WHEN 'stale' THEN leader_election_internal.grace(l, e, s) + e.takeover_delay
-		ELSE t + e.takeover_delay END;
-END
+		ELSE t + e.takeover_delay END
 $$;
 
 -- A takeover delay that is further ahead than its length is one of before the clock
@@ -902,24 +877,20 @@ $$;
 
 CREATE OR REPLACE FUNCTION leader_election_internal.may_run(l leader_election.lease, run text,
 	attempts integer) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-	RETURN run IS NULL OR NOT coalesce(
+LANGUAGE sql AS $$
+	SELECT run IS NULL OR NOT coalesce(
 		run COLLATE "C" <= l.run_done OR run COLLATE "C" < l.run_granted
-		OR run = l.run_granted AND l.run_attempts >= attempts, false);
-END
+		OR run COLLATE "C" = l.run_granted AND l.run_attempts >= attempts, false)
 $$;
 
 -- Milliseconds, rounded down.  A lease that is further ahead than its length is
 -- not: the clock was set back.
 CREATE OR REPLACE FUNCTION leader_election_internal.grant_of(l leader_election.lease)
 RETURNS leader_election.lease_grant
-LANGUAGE plpgsql AS $$
-BEGIN
-	RETURN ROW(l.term, greatest(0, floor(extract(epoch FROM
+LANGUAGE sql AS $$
+	SELECT ROW(l.term, greatest(0, floor(extract(epoch FROM
 		least(l.expires_at - clock_timestamp(), l.duration)) * 1000))::bigint,
-		l.expires_at, l.yielding)::leader_election.lease_grant;
-END
+		l.expires_at, l.yielding)::leader_election.lease_grant
 $$;
 
 -- The clock was set back, so that a lease is further ahead than its length: what its
@@ -1133,11 +1104,7 @@ BEGIN
 	SELECT * INTO c FROM leader_election.candidate x WHERE x.election = e.election AND x.candidate = who;
 	IF FOUND THEN
 		same := c.kind = is_kind AND c.role = me AND c.session_id IS NOT DISTINCT FROM key;
-		IF c.kind = 'detached' THEN		-- as is_alive() says
-			alive := c.seen_at > t - e.lease_duration AND c.seen_at < t + e.lease_duration;
-		ELSE
-			alive := leader_election_internal.is_alive(c, e.lease_duration, t);
-		END IF;
+		alive := leader_election_internal.is_alive(c, e.lease_duration, t);
 		IF alive AND NOT same THEN
 			PERFORM leader_election_internal.name_of(e.election, who, c.kind, c.role, c.backend_pid);
 		END IF;
@@ -1216,11 +1183,13 @@ BEGIN
 	-- and while that candidate stands.
 	IF (l.successor, l.successor_role) <> (who, me)
 			AND t < (CASE state WHEN 'vacant' THEN l.reserved_until
-				WHEN 'expired' THEN CASE WHEN l.yielding THEN l.expires_at + e.lease_duration END END)
-			AND EXISTS (SELECT 1 FROM leader_election.candidate c
-				WHERE c.election = l.election AND c.candidate = l.successor AND c.role = l.successor_role
-				AND leader_election_internal.is_alive(c, e.lease_duration, t)) THEN
-		RETURN false;
+				WHEN 'expired' THEN CASE WHEN l.yielding THEN l.expires_at + e.lease_duration END END) THEN
+		PERFORM 1 FROM leader_election.candidate c
+			WHERE c.election = l.election AND c.candidate = l.successor AND c.role = l.successor_role
+			AND leader_election_internal.is_alive(c, e.lease_duration, t);
+		IF FOUND THEN
+			RETURN false;
+		END IF;
 	END IF;
 	SELECT count(*), bool_and(c.candidate = who) INTO live, left_alone FROM leader_election.candidate c
 		WHERE c.election = l.election AND leader_election_internal.is_alive(c, e.lease_duration, t);
@@ -1237,17 +1206,17 @@ BEGIN
 END
 $$;
 
--- A candidate stands, and asks for the lease.  Returns the lease if it leads:
+-- A candidate stands, and asks for the lease.  Returns it if the candidate leads:
 -- if this very statement granted it, or an earlier call with this request, or
 -- (a session) it led before.
 CREATE OR REPLACE FUNCTION leader_election_internal.elect(what text, el text, who text, is_kind text,
 	key bigint, is_rank integer, is_progress bigint, is_metadata jsonb, is_run text, attempts integer,
-	is_request uuid) RETURNS leader_election.lease
+	is_request uuid) RETURNS leader_election.lease_grant
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	me CONSTANT name := leader_election_internal.caller();
-	nobody leader_election.lease;		-- NULL
+	nobody leader_election.lease_grant;		-- NULL
 	granted jsonb := coalesce(nullif(current_setting('leader_election_portable.granted', true), ''), '{}');
 	s leader_election.server;
 	e leader_election.election;
@@ -1285,8 +1254,11 @@ BEGIN
 	IF state = 'led' AND l.leader = who AND l.role = me AND l.kind = is_kind
 			AND l.session_id IS NOT DISTINCT FROM key AND l.run IS NOT DISTINCT FROM is_run
 			AND (key IS NOT NULL OR l.request = is_request OR granted -> el = to_jsonb(l.term)) THEN
-		PERFORM leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
-		RETURN CASE WHEN l.expires_at <= t + l.duration THEN l ELSE leader_election_internal.shorten(what, l) END;
+		c := leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
+		IF l.expires_at > t + l.duration THEN
+			l := leader_election_internal.shorten(what, l);
+		END IF;
+		RETURN CASE WHEN l.term IS NOT NULL THEN leader_election_internal.grant_of(l) END;
 	END IF;
 	IF is_run IS NOT NULL AND NOT leader_election_internal.may_run(l, is_run, attempts) THEN
 		-- It does not stand: no quorum counts it.
@@ -1345,7 +1317,7 @@ BEGIN
 		PERFORM leader_election_internal.changed(el);
 		RETURN nobody;
 	END IF;
-	IF NOT leader_election_internal.may_run(l, is_run, attempts) THEN
+	IF is_run IS NOT NULL AND NOT leader_election_internal.may_run(l, is_run, attempts) THEN
 		RETURN nobody;
 	END IF;
 	IF NOT leader_election_internal.may_lead(l, e, s, state, who, me, t) THEN
@@ -1373,14 +1345,15 @@ BEGIN
 		run_attempts = CASE WHEN is_run IS NULL THEN run_attempts
 			WHEN is_run = run_granted THEN run_attempts + 1 ELSE 1 END,
 		run_granted = coalesce(is_run, run_granted), request = is_request
-		WHERE election = el RETURNING * INTO l;
+		WHERE election = el RETURNING term, expires_at, duration, yielding
+			INTO l.term, l.expires_at, l.duration, l.yielding;
 	INSERT INTO leader_election.history (election, term, leader, acquired_at, kind, role, client_addr, backend_pid)
 		VALUES (el, new_term, who, t, is_kind, me, inet_client_addr(), c.backend_pid);
 	PERFORM leader_election_internal.changed(el),
 		leader_election_internal.prune(s.history_retention, 10),
 		leader_election_internal.notify(s, e, 'elected', new_term, who, previous, reason, NULL, t),
 		set_config('leader_election_portable.granted', (granted || jsonb_build_object(el, new_term))::text, true);
-	RETURN l;
+	RETURN leader_election_internal.grant_of(l);
 END
 $$;
 
@@ -1391,9 +1364,28 @@ CREATE OR REPLACE FUNCTION leader_election.acquire(election text, candidate text
 RETURNS SETOF leader_election.lease_grant
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	entered CONSTANT boolean := leader_election_internal.enter('acquire');
+	g leader_election.lease_grant;		-- no table's type: that would look at the table first
 BEGIN
-	-- (No variable has a table's type: that would look at the table first.)
-	PERFORM leader_election_internal.enter('acquire');
+	-- Most calls find another leader, and have told a while ago that they are alive.
+	-- One look is enough to see that such a call has nothing to do: it tells nobody
+	-- anything, so it needs no lock, and nothing is done in the name of who calls.
+	-- Whatever is not as plain as that goes the long way.
+	IF EXISTS (SELECT 1 FROM leader_election.election e, leader_election.lease l, leader_election.candidate c,
+				leader_election.server s
+			WHERE $6 IS NULL AND $7 IS NULL
+			AND e.election = $1 AND e.candidate_role IS NULL
+			AND l.election = $1 AND l.leader <> $2 AND l.expires_at <= clock_timestamp() + l.duration
+			AND leader_election_internal.is_led(l, s, clock_timestamp())
+			AND s.started_at = pg_postmaster_start_time() AND s.first_seen_at <= clock_timestamp()
+			AND c.election = $1 AND c.candidate = $2 AND c.kind = 'detached'
+			AND c.role = leader_election_internal.session_role()
+			AND c.seen_at BETWEEN clock_timestamp() - e.lease_duration / 3 AND clock_timestamp()
+			AND coalesce($3 = c.rank, true) AND coalesce($4 = c.progress, true)
+			AND coalesce($5 = c.metadata, $5 IS NULL)) THEN
+		RETURN;
+	END IF;
 	IF (octet_length($1) BETWEEN 1 AND 200 AND octet_length($2) BETWEEN 1 AND 200 AND $5 IS NULL) IS NOT TRUE THEN
 		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
 			leader_election_internal.check_text('candidate name', $2, 1, 200),
@@ -1408,8 +1400,10 @@ BEGIN
 				ELSE 'attempts is out of range: ' || $7 END,
 			DETAIL = 'It is how often a run may be granted, 1 or more.';
 	END IF;
-	RETURN QUERY SELECT g.* FROM leader_election_internal.elect('acquire', $1, $2, 'detached', NULL,
-			$3, $4, $5, $6, $7, $8) l, leader_election_internal.grant_of(l) g WHERE l.term IS NOT NULL;
+	g := leader_election_internal.elect('acquire', $1, $2, 'detached', NULL, $3, $4, $5, $6, $7, $8);
+	IF g.term IS NOT NULL THEN
+		RETURN NEXT g;
+	END IF;
 END
 $$;
 
@@ -1653,8 +1647,8 @@ DECLARE
 	until timestamptz;
 	new_term bigint;
 	changes boolean;
+	entered CONSTANT boolean := leader_election_internal.enter('renew');
 BEGIN
-	PERFORM leader_election_internal.enter('renew');
 	IF (octet_length($1) BETWEEN 1 AND 200 AND $4 IS NULL) IS NOT TRUE THEN
 		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
 			leader_election_internal.check_metadata($4);
@@ -1738,7 +1732,8 @@ BEGIN
 		previous_term = CASE WHEN term = $2 THEN NULL ELSE previous_term END, request = NULL,
 		progress = coalesce($3, progress), metadata = coalesce($4, metadata),
 		metadata_at = CASE WHEN changes THEN t ELSE metadata_at END
-		WHERE election = $1 RETURNING * INTO l;
+		WHERE election = $1 RETURNING term, expires_at, duration, yielding
+			INTO l.term, l.expires_at, l.duration, l.yielding;
 	PERFORM leader_election_internal.refresh(l, e, $3, CASE WHEN changes THEN $4 END, t);
 	IF changes THEN
 		PERFORM leader_election_internal.notify(s, e, 'metadata_changed', l.term, l.leader, NULL, NULL, NULL, t);
@@ -1854,11 +1849,14 @@ CREATE OR REPLACE FUNCTION leader_election.release(election text, term bigint,
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	entered CONSTANT boolean := leader_election_internal.enter('release');
 BEGIN
-	PERFORM leader_election_internal.enter('release'),
-		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_term($2),
-		leader_election_internal.check_interval('hold', $3, '0', '366 days');
+	IF (octet_length($1) BETWEEN 1 AND 200 AND $2 IS NOT NULL AND $3 IS NULL) IS NOT TRUE THEN
+		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
+			leader_election_internal.check_term($2),
+			leader_election_internal.check_interval('hold', $3, '0', '366 days');
+	END IF;
 	RETURN leader_election_internal.give_up('release', $1, $2, NULL, 'resign(election)', 'resigned',
 		$3, coalesce($4, false), NULL);
 END
@@ -2057,18 +2055,40 @@ $$;
 -- Fencing
 --
 
+-- Why is the transaction not fenced?  Its snapshot is that of fence(), or later.
+CREATE OR REPLACE FUNCTION leader_election_internal.refuse(el text, of_term bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+	l leader_election.lease;
+BEGIN
+	SELECT * INTO l FROM leader_election.lease x WHERE x.election = el;
+	IF NOT FOUND THEN
+		PERFORM leader_election_internal.no_election(el);
+	END IF;
+	IF l.term = of_term AND l.leader IS NOT NULL AND l.expires_at <= clock_timestamp()
+			AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+		RAISE EXCEPTION 'this transaction is too old to see whether the lease of election "%" was renewed', el
+			USING ERRCODE = 'serialization_failure',
+				HINT = 'Assert leadership first in the transaction, and try again.';
+	END IF;
+	RAISE EXCEPTION USING ERRCODE = 'LE001',
+		MESSAGE = CASE WHEN of_term IS NULL THEN format('there is no term to lead election "%s" in', el)
+			ELSE format('nobody leads election "%s" in term %s', el, of_term) END,
+		HINT = 'Do the leader''s work only in the term in which it leads.';
+END
+$$;
+
 -- The lock is held to the end of the transaction, and nobody else is elected
 -- before that: so there is nothing to look at again at COMMIT.  The look comes
 -- after the lock, with a snapshot of its own (READ COMMITTED).
-CREATE OR REPLACE FUNCTION leader_election_internal.fence(el text, term bigint) RETURNS void
+CREATE OR REPLACE FUNCTION leader_election_internal.fence(el text, term bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
 	of_term CONSTANT bigint := $2;
-	fenced CONSTANT jsonb := coalesce(nullif(current_setting('leader_election_portable.fenced', true), ''), '{}');
-	tries integer;
 	read_only CONSTANT boolean := current_setting('transaction_read_only');
-	s leader_election.server;
-	l leader_election.lease;
+	fenced text := nullif(current_setting('leader_election_portable.fenced', true), '');
+	tries integer;
+	lease interval;
 BEGIN
 	-- A read-only transaction cannot lock a row, and has nothing to fence.
 	WHILE NOT read_only LOOP
@@ -2083,27 +2103,19 @@ BEGIN
 		END IF;
 		PERFORM pg_sleep(0.002);
 	END LOOP;
-	SELECT * INTO l FROM leader_election.lease x WHERE x.election = el;
+	SELECT l.duration INTO lease FROM leader_election.lease l, leader_election.server s
+		WHERE l.election = el AND l.term = of_term AND leader_election_internal.is_led(l, s, clock_timestamp());
 	IF NOT FOUND THEN
-		PERFORM leader_election_internal.no_election(el);
+		PERFORM leader_election_internal.refuse(el, of_term);
 	END IF;
-	SELECT * INTO s FROM leader_election.server;
-	IF l.term = of_term AND l.leader IS NOT NULL AND l.expires_at <= clock_timestamp()
-			AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-		RAISE EXCEPTION 'this transaction is too old to see whether the lease of election "%" was renewed', el
-			USING ERRCODE = 'serialization_failure',
-				HINT = 'Assert leadership first in the transaction, and try again.';
+	IF (fenced::jsonb -> el) IS DISTINCT FROM to_jsonb(of_term) THEN
+		fenced := set_config('leader_election_portable.fenced',
+			(coalesce(fenced::jsonb, '{}') || jsonb_build_object(el, of_term))::text, true);
 	END IF;
-	IF l.term IS DISTINCT FROM of_term OR NOT leader_election_internal.is_led(l, s, clock_timestamp()) THEN
-		RAISE EXCEPTION USING ERRCODE = 'LE001',
-			MESSAGE = CASE WHEN of_term IS NULL THEN format('there is no term to lead election "%s" in', el)
-				ELSE format('nobody leads election "%s" in term %s', el, of_term) END,
-			HINT = 'Do the leader''s work only in the term in which it leads.';
-	END IF;
-	PERFORM set_config('leader_election_portable.fenced', (fenced || jsonb_build_object(el, of_term))::text, true);
 	IF NOT read_only THEN
-		PERFORM leader_election_internal.write(l.duration);		-- a takeover waits for this one
+		fenced := leader_election_internal.write(lease);		-- a takeover waits for this one
 	END IF;
+	RETURN true;
 END
 $$;
 
@@ -2121,12 +2133,14 @@ CREATE OR REPLACE FUNCTION leader_election.assert_leader(election text, term big
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	fenced boolean;
 BEGIN
 	IF pg_is_in_recovery() OR (octet_length($1) BETWEEN 1 AND 200) IS NOT TRUE THEN
 		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
 			leader_election_internal.check_primary($1);
 	END IF;
-	PERFORM leader_election_internal.fence($1, $2);
+	fenced := leader_election_internal.fence($1, $2);		-- PERFORM would be a query
 END
 $$;
 

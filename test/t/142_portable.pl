@@ -645,6 +645,54 @@ is($one->query("SELECT term FROM leader_election.renew('$election', $term)"), $t
 is($fence->query("SELECT leader_election.is_leader('$election', $term)"), 't', 'which makes it doubt nothing');
 $fence->query('ROLLBACK');
 
+# A call that finds another leader, and has nothing to say, is answered by one look and
+# writes nothing. What it has to say is written, and what it may not do is refused.
+($election, $term) = led();
+my $row = "SELECT c.seen_at, c.rank, c.progress, c.metadata FROM leader_election.candidate c WHERE c.election = '$election' AND c.candidate = 'b'";
+my $in_vain = "count(*) FROM leader_election.acquire('$election', 'b'";
+is($two->query("SELECT $in_vain, 1, 2, '{\"a\": 1}')"), 0, 'a call in vain');
+my $told = $locker->query($row);
+is($two->query("SELECT $in_vain, 1, 2, '{\"a\": 1}')") . $two->query("SELECT $in_vain)"), '00', 'and two more');
+is($locker->query($row), $told, 'have nothing to write');
+foreach ([ 'rank', '3' ], [ 'progress', '4' ], [ 'metadata', q('{"a": 2}') ])
+{
+	my ($name, $value) = @$_;
+
+	is($two->query("SELECT $in_vain, $name => $value)"), 0, "one with another $name");
+	is($locker->query("SELECT r.$name = $value FROM ($row) r"), 't', 'writes it');
+}
+$locker->query("UPDATE leader_election.candidate SET seen_at = seen_at - interval '4 min' WHERE election = '$election'");
+is($two->query("SELECT $in_vain)"), 0, 'one when a third of a lease has passed');
+is($locker->query("SELECT r.seen_at > clock_timestamp() - interval '3 min' FROM ($row) r"), 't', 'writes its heartbeat');
+$two->query("BEGIN; SELECT $in_vain)");
+is($two->sqlstate_of("SELECT $in_vain)"), '25001', 'a second one in a block is refused');
+$two->query('ROLLBACK');
+is($two->sqlstate_of("BEGIN READ ONLY; SELECT $in_vain)"), '25006', 'as is one in a read-only transaction');
+$two->query('ROLLBACK');
+$locker->query("UPDATE leader_election.election SET candidate_role = 'operator' WHERE election = '$election'");
+is($two->sqlstate_of("SELECT $in_vain)"), '42501', 'and one that may not stand any more');
+$locker->query("UPDATE leader_election.election SET candidate_role = NULL WHERE election = '$election'");
+is($two->query("SELECT $in_vain)"), 0, 'until it may again');
+my $stranger = session($node, name => 'namesake', dbname => 'portable', user => 'operator');
+is($stranger->sqlstate_of("SELECT $in_vain)"), 'LE004', 'another role by its name is refused');
+$stranger->finish;
+$locker->query("UPDATE leader_election.lease SET expires_at = clock_timestamp() WHERE election = '$election'");
+is($two->acquire($election, 'b'), $term + 1, 'it is elected when the lease is over');
+
+# (The look leaves out a heartbeat that is due.)
+($election, $term) = led();
+$two->query("SELECT $in_vain)" =~ s/lock \d+/$election/r);
+$locker->query("UPDATE leader_election.candidate SET seen_at = seen_at - interval '4 min' WHERE election = '$election'");
+{
+	my $look = $locker->query("SELECT pg_get_functiondef('leader_election.acquire'::regproc)");
+
+	$locker->query($look =~ s/AND c\.seen_at BETWEEN .* AND clock_timestamp\(\)\n//r);
+	$two->query("SELECT $in_vain)" =~ s/lock \d+/$election/r);
+	is($locker->query("SELECT seen_at > clock_timestamp() - interval '3 min' FROM leader_election.candidate WHERE election = '$election' AND candidate = 'b'"),
+		'f', 'seeded bug: a look that asks for no heartbeat leaves it out');
+	$locker->query($look);
+}
+
 # REPEATABLE READ: the snapshot is that of the old leader, a renewal comes, and
 # then the holder changes.
 sub late_fence
@@ -681,8 +729,8 @@ is(late_fence(\&hand_over), '00000', 'seeded bug: the holder is changed under a 
 $locker->query($sound);
 $locker->query($sound);
 $sound = seed_bug('lock_lease',
-	'SELECT * INTO l FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;',
-	'BEGIN SELECT * INTO l FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;
+	'SELECT x AS lease INTO seen FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;',
+	'BEGIN SELECT x AS lease INTO seen FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;
 		EXCEPTION WHEN division_by_zero THEN NULL; END;');
 is(late_fence(\&hand_over), '00000', 'seeded bug: a block with EXCEPTION between lock and change, and the fence passes');
 $locker->query($sound);
