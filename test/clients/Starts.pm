@@ -20,10 +20,11 @@ our @EXPORT = qw(begins_and_ends);
 
 my ($FAKETIME) = glob '/usr/lib/*/faketime/libfaketime.so.1';
 
-# The languages that have a client. A program of Go takes the time from no library, and
-# with this one time.sleep() of Python fails.
+# The languages that have a client. A program of Go takes the time from no library; with
+# this one time.sleep() of Python fails, and Java, which looks at the clock all the time,
+# is too slow for its lease.
 my @CLIENTS = qw(python asyncpg node java go);
-my %CLOCK_CAN_BE_SET = map { $_ => 1 } qw(asyncpg node java);
+my %CLOCK_CAN_BE_SET = map { $_ => 1 } qw(asyncpg node);
 
 # --- steps
 
@@ -248,14 +249,15 @@ sub without_a_server
 	  [ 'listens', 'nobody' ], [ 'answers', 'silent' ];
 }
 
-# The server comes when all these have said that there is none.
+# The server comes when all these have said that there is none. Where one is done again,
+# it is there.
 my ($waiting, $server_is_there, %waits);
 
 sub server_later
 {
 	return { name => 'a server that comes later', env => { PGPORT => port('late'), WORKPORT => port(1) },
 		steps => [
-			[ 'says so' => has_said_state('unreachable: ') ],
+			[ 'says so' => sub { return $server_is_there || has_said_state('unreachable: ')->(@_); } ],
 			[ 'goes on' => stays(1, 'error') ],
 			[ 'the server comes' => sub {
 					my ($case) = @_;
