@@ -85,7 +85,15 @@ sub gave_back
 	};
 }
 
-my @closes = ([ 'SIGTERM' => sends('TERM') ], [ 'ends' => ends(0) ]);
+# Not while a leader's program connects for its first write: what a driver makes of a
+# cancelled connect is no matter of ours.
+my @closes = ([ 'has written, if it leads' => sub {
+			my ($case) = @_;
+			my $elected = last_event($case->{process}, 'elected') // return 1;
+
+			return last_event($case->{process}, 'wrote', $elected->[2]);
+		} ],
+	[ 'SIGTERM' => sends('TERM') ], [ 'ends' => ends(0) ]);
 my @elected = ([ 'is elected' => event('elected') ]);
 
 # A language that is still warming up may lose its first lease by that.
