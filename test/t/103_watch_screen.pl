@@ -258,6 +258,14 @@ foreach my $signal (qw(INT TERM HUP QUIT))
 	$w->{run}->finish;
 }
 
+# --- since when, which is of the history
+
+$node->safe_psql('postgres', "UPDATE leader_election.history SET ended_at = '2001-02-03 04:05:06+00' WHERE election = 'c'");
+$w = watch(20, 100);
+screen_is($w, qr/\nc +vacant +2001-02-03 04:05:06\+00 /, 'since when it is vacant');
+kill('TERM', $w->{pid});
+$w->{run}->finish;
+
 # --- no terminal that can be drawn on, or no wish to
 
 foreach my $how ([ 'dumb', qr/^$time  c: vacant/m ], [ 'xterm', qr/^\{"election" : "c"/m, '--json' ], [ 'xterm', qr/^$time  c: vacant/m, '--exec', 'true' ])

@@ -19,7 +19,7 @@ my $TOP = abs_path("$FindBin::RealBin/../..");
 $ENV{PGTZ} = 'UTC';
 $ENV{LC_ALL} = 'C.UTF-8';
 $ENV{TERM} = 'xterm';
-delete $ENV{NO_COLOR};
+delete @ENV{qw(NO_COLOR COLUMNS)};
 my $node = new_server(config => 'client_min_messages = warning');
 my $sql = session($node, name => 'sql');
 
@@ -34,7 +34,21 @@ sub on_terminal
 	return $out =~ s/\r\n/\n/gr;
 }
 
+# ... on one that has so many columns
+sub on_terminal_of
+{
+	my ($columns, $subcommand) = @_;
+	my $out = '';
+
+	IPC::Run::run([ 'sh', '-c', "stty cols $columns <&1; exec pg_leader $subcommand -d \"\$1\"", 'sh', $node->connstr('postgres') ],
+		'<' => \undef, '>pty>' => \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	return $out =~ s/\r\n/\n/gr;
+}
+
 sub plain { return $_[0] =~ s/\e\[[0-9;]*m//gr; }
+
+# ... whenever it was asked, and however it is wrapped
+sub timeless { return $_[0] =~ s/\s+/ /gr =~ s/[\d.]+ (?:ms|s|min|h)\b/9 s/gr; }
 
 my %COLOUR = (bad => "\e[1;31m", care => "\e[33m", well => "\e[32m", quiet => "\e[2m");
 
@@ -70,6 +84,7 @@ like($screen, coloured('quiet', 'and 1 that nobody has led or stands for: see --
 like(plain($screen), qr/^e done .* no candidates  run 1 done at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00$/m, 'which run was done');
 unlike(plain($screen), qr/ $/m, 'no blanks at the end, which a narrow terminal would take for a line');
 like(on_terminal('status', '--all'), qr/^a unused +\Q$COLOUR{quiet}\Evacant\e\[0m /m, '--all');
+like(plain(on_terminal('status', '--all')), qr/^e done .*\na unused [^\n]*\n\z/m, '... at the end');
 like(on_terminal('status', '-e', 'a unused'), qr/^a unused +\Q$COLOUR{quiet}\Evacant\e\[0m /m, 'one that is named');
 like(on_terminal('status', '-e', 'b led'), coloured('well', 'leads'), 'a candidate that leads');
 is(plain(on_terminal('status', '--all') =~ s/\d+\.\d s/9.9 s/gr), scalar(ask($node, 'status', '--all')) =~ s/\d+\.\d s/9.9 s/gr,
@@ -92,17 +107,24 @@ is(join(', ', plain($found) =~ /^(\w \w+)/gm), 'c paused, d deserted, g quorum, 
 like($found, qr/^  \Q$COLOUR{$_->[0]}$_->[1]\E *\e\[0m  /m, "$_->[1]: $_->[0]") foreach [ 'bad', 'error' ], [ 'care', 'notice' ], [ 'well', 'ok' ];
 is(join('', grep { length > 79 } split(/\n/, plain($found))), '', 'wrapped');
 like(plain($found), qr/^ {8}-> \S.*\n {11}\S/m, '... also what is to be done');
+{
+	my ($narrow, $wide) = map { my $n = $_; (sort { $b <=> $a } map { length } split(/\n/, plain(on_terminal_of($n, 'diagnose'))))[0] } 50, 120;
+
+	cmp_ok($narrow, '<', 50, '... on a narrow terminal');
+	cmp_ok($wide, '<', 120, '... on a wide one');
+	cmp_ok($wide, '>', 80, '... which is used');
+}
 my ($gravest, $all) = ask($node, 'diagnose');
 unlike($all, qr/\e/, 'elsewhere there are no colours');
 like($all, qr/^  error    Nobody leads election "d deserted": .{80,}\n {8}-> Start the programs/m, '... and lines are not wrapped');
-is(plain($found) =~ s/\s+/ /gr =~ s/\d+ (min|s)\b/9 $1/gr, $all =~ s/\s+/ /gr =~ s/\d+ (min|s)\b/9 $1/gr, '... but the same');
+is(timeless(plain($found)), timeless($all), '... but the same');
 is($gravest, 2, 'an error: exit code');
 like((ask($node, 'diagnose', '--all'))[1], qr/^a unused$/m, '--all');
 {
 	my $rows = $sql->query("SELECT string_agg(concat_ws('|', severity, finding, remedy), E'\\n') FROM leader_election.diagnose('f asked')");
 	my @json = map { decode_json($_) } split(/\n/, scalar(ask($node, 'diagnose', '--json', '-e', 'f asked')));
 
-	is(join("\n", map { join('|', @$_{qw(severity finding remedy)}) } @json) =~ s/\d+ (min|s)\b/9 $1/gr, $rows =~ s/\d+ (min|s)\b/9 $1/gr,
+	is(timeless(join("\n", map { join('|', @$_{qw(severity finding remedy)}) } @json)), timeless($rows),
 		'JSON: what diagnose() says');
 	is($json[0]{election}, 'f asked', '... of which election');
 }
@@ -134,7 +156,21 @@ $sql->query("SELECT leader_election.acquire('b led', 'two')");
 $tells->($waits, qr/waiting: "two" leads in term 2/);
 $sql->query("SELECT leader_election.pause_election('b led'), leader_election.release('b led', 2)");
 $tells->($waits, qr/waiting: nobody leads: paused/);
-unlike($waits->output, qr/(waiting: .*)\n.*\1\n/, '... each once');
+{
+	# It asks who leads at the end of each try. Where it has begun to for the third
+	# time, what it says of the second answer is in its output.
+	my $last = '';
+	my $asks_again = sub {
+		my $at = $sql->query("SELECT max(query_start) FROM pg_stat_activity WHERE query ~ 'leads in term' AND pid <> pg_backend_pid()") // '';
+		my $is_new = $at ne '' && $at ne $last;
+
+		$last = $at if $is_new;
+		return $is_new;
+	};
+
+	wait_until($asks_again, 'it asks again') foreach 1 .. 3;
+}
+unlike($waits->output, qr/(waiting: .*)\n.*\1\n/, '... each once, though it asks again');
 $sql->query("SELECT leader_election.resume_election('b led')");
 $tells->($waits, qr/leading in term 3/);
 my $quiet = pg_leader($node, '-e', 'b led', '-n', 'four', '--wait', '1s', '--', 'true');
@@ -146,6 +182,18 @@ my $crew = pg_leader($node, '-v', '--group', 'crew', '-n', 'two', '--', 'sleep',
 $tells->($crew, qr/waiting: 2 of 2 seats are led/);
 $_->signal('TERM') foreach $waits, $crew;
 $_->exit_code foreach $waits, $crew;
+
+# --- since when: of a leader its term, of a vacancy the end of the last one
+
+$sql->query($_) foreach (
+	"SELECT leader_election.create_election(e, lease_duration => '1 h') FROM unnest('{h long,i gone}'::text[]) e",
+	"SELECT leader_election.acquire(e, 'one') FROM unnest('{h long,i gone}'::text[]) e",
+	"SELECT leader_election.release('i gone', 1)",
+	"UPDATE leader_election.lease SET acquired_at = '2001-02-03 04:05:06+00' WHERE election = 'h long'",
+	"UPDATE leader_election.history SET ended_at = '2002-03-04 05:06:07+00' WHERE election = 'i gone'");
+my $since = ask($node, 'status');
+like($since, qr/^h long +led +one +1 +2001-02-03 04:05:06\+00 /m, 'since when it is led');
+like($since, qr/^i gone +vacant +2002-03-04 05:06:07\+00 /m, '... or vacant');
 
 # Two who know what needs an operator: the rules, and status
 my $rules = slurp_file("$TOP/src/rules/reasons.c");
