@@ -601,7 +601,7 @@ run_make() {
 }
 
 build() {
-	say 'building the extension and pg_leader (half a minute)'
+	say 'building the extension and pg_leader (a minute)'
 	if ! job run_make -j "$(nproc)" all "$@" >"$WORK/build.log" 2>&1 ||
 		! job run_make install "$@" >>"$WORK/build.log" 2>&1; then
 		cat "$WORK/build.log" >&2
