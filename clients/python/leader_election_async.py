@@ -332,7 +332,8 @@ class _Standing(_Candidate, core.Engine):
                 self._stop_if_closing()
             raise TimeoutError("no answer in time")
         finally:
-            task.cancel()
+            if task.cancel():       # it had not ended
+                task.add_done_callback(_hang_up_late)
 
     def _on_done(self, task):
         _seen(task)
@@ -481,6 +482,7 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
             for conn in lent:
                 with contextlib.suppress(asyncpg.InterfaceError):   # it is the pool's again
                     conn.terminate()
+            lent.append(None)       # what is lent from now on comes too late
             self._addresses.answered(_POOL)         # a refusal would be another word
             raise
         except Exception as error:
@@ -491,6 +493,8 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
 
     async def _call_over_pool(self, lent, sql, *values):
         async with self._acquire() as conn:
+            if lent:                # given up; see _hang_up_late()
+                raise asyncio.CancelledError
             lent.append(conn)
             self._addresses.answered(_POOL)
             wire = _Wire(conn)
@@ -754,3 +758,10 @@ def _runs(task):
 def _seen(task):
     """Its error is ours to report, not asyncio's."""
     return task.cancelled() or task.exception()
+
+
+def _hang_up_late(task):
+    """A connect may lose a cancellation that comes just as it ends: by asyncio.wait_for() before
+    Python 3.12, by asyncpg 0.27. Then nobody else would close that connection."""
+    if not _seen(task) and isinstance(task.result(), _Wire):
+        task.result().close()

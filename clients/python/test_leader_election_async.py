@@ -95,6 +95,21 @@ class Session:
         return [7]
 
 
+class Interrupting(asyncio.SelectorEventLoop):
+    """A loop that cancels the task of the test after a number of its callbacks."""
+
+    left, victim, is_hit = 0, None, False
+
+    def call_soon(self, callback, *args, context=None):
+        def step(*args):
+            callback(*args)
+            if self.victim:
+                self.left -= 1
+                if self.left == 0:
+                    self.is_hit = self.victim.cancel()      # false: it has ended
+        return super().call_soon(step, *args, context=context)
+
+
 class Connection:
     def __init__(self, transaction):
         self.transaction, self.executed = transaction, []
@@ -637,6 +652,70 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                 await task
             await self.until(lambda: "close" in self.sent)
         self.assertEqual(self.told[-1], ("lost", "closed"))
+
+    def test_caller_is_cancelled_at_each_step(self):
+        """A cancellation is lost nowhere, and the lease is given back."""
+        async def caller(leadership):
+            async with leadership:
+                await leadership.wait()
+                await leadership.fenced(Connection(True))
+                await leadership.resign()
+
+        async def session():
+            self.sent = []
+            with self.connecting({}):
+                await interrupt(self.session())
+
+        async def detached():
+            await interrupt(self.detached(self.leading))
+
+        async def interrupt(leadership):
+            self.told.clear()
+            loop.victim = task = asyncio.ensure_future(caller(leadership))
+            await asyncio.wait([task])
+            loop.victim = None
+            self.assertEqual(task.cancelled(), loop.is_hit)
+            if leadership._engine:      # it has started
+                await asyncio.wait([leadership._engine])
+            self.assertIn([event for event, _ in self.told], ([], ["elected", "lost"]))
+            self.assertEqual(leadership._held, None)
+
+        for kind in session, detached:
+            for number in range(1, 1000):
+                with self.subTest(kind=kind.__name__, number=number), \
+                        contextlib.closing(Interrupting()) as loop:
+                    loop.left = number
+                    loop.run_until_complete(kind())
+                if loop.left > 0:
+                    break
+            self.assertIn(number, range(20, 1000))
+
+    async def test_connect_that_loses_its_cancellation(self):
+        """As that of asyncpg 0.27 may: a connection that comes too late is closed, and nothing is
+        said over it."""
+        async def connected():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            late.append(Session({}, sent))
+            return late[-1]
+
+        @contextlib.asynccontextmanager
+        async def acquire():
+            yield await connected()
+
+        late, sent = [], []
+        detached = DetachedLeadership(acquire, "e", call_timeout=0.05)
+        with mock.patch("asyncpg.connect", lambda **_: connected()):
+            for candidate in self.session(call_timeout=0.05), detached:
+                with self.subTest(kind=type(candidate).__name__):
+                    late.clear()
+                    with self.assertLogs("leader_election"):
+                        async with candidate:
+                            await self.until(lambda: late)
+                    await asyncio.wait([candidate._engine])
+                    if candidate is not detached:       # else they are the pool's
+                        await self.until(lambda: all(session.closed for session in late))
+                    self.assertEqual(sent, [])
 
     # --- handlers
 
