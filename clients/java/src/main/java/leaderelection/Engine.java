@@ -4,10 +4,10 @@
  *		session and a detached candidate (LeaderElection.java) differ in how they
  *		call the server. In this order: turns, calls, and what an error means.
  *
- * A turn does one of these: it gives back what is lost and still ours at the
- * server; it gives up because the health check fails; it renews; it stands. The
- * loop between two turns ends when the next one is due, or something has
- * changed: another thread has lost the lease, or closed the client.
+ * A turn first waits until it is due, or until something has changed: another
+ * thread has lost the lease, or closed the client. Then it does one of these: it
+ * gives back what is lost and still ours at the server; it gives up because the
+ * health check fails; it renews; it stands.
  */
 package leaderelection;
 
@@ -25,11 +25,11 @@ abstract class Engine extends Leadership {
     static final String RENEW = "SELECT term, remaining_ms, yielding FROM leader_election.renew("
         + "?, term => ?::pg_catalog.int8, metadata => ?::pg_catalog.jsonb)";
     /**
-     * A server does not let us in. 08004 is the driver's: no password is known. 25001 is ours: a pool
-     * lends a connection that is in a transaction.
+     * While we connect, these say that a server does not let us in. The driver itself says 08004 when
+     * it knows no password. We say 25001 when a pool lends a connection that is in a transaction.
      */
     private static final String LOGIN_REFUSED = "28...|3D000|42501|08004|25001";
-    /** After login: a person has to mend it, if a primary says so for long. */
+    /** After login, these end the client if a primary says so for long: a person has to mend it. */
     private static final String CALL_REFUSED = "28...|3D000|22023|0A000|25001";
     /** The schema, or a function in it, is missing. */
     private static final String NOT_INSTALLED = "3F000|42883";
@@ -37,22 +37,23 @@ abstract class Engine extends Leadership {
     private static final int MOST_ATTEMPTS = 10;    // in a second
 
     final long callTimeout = o.callTimeout.toNanos();
-    private final int share;       // of what remains of a lease at the server, one part in so many
-    private final long between;    // two attempts of a follower
+    private final int share;       // what remains of a lease at the server, divided by this, is ours
+    private final long between;    // how long a follower rests between two attempts
+    /** Complete when the engine's thread has done all it has to. */
     private final CompletableFuture<Void> finished = new CompletableFuture<>();
 
     // What follows is used by the engine's thread alone.
     Connection connection;    // a session's, or the pool's for this turn
-    boolean known;            // the server may know that we stand
-    long askAt = now();       // when to call the server
+    boolean known;            // the server may know that we stand: before we end, we withdraw
+    long askAt = now();       // when the next turn is due
     private Addresses addresses;
     private Address at;           // where the connection is, or was tried; null: none was found
-    private Refusal callRefused;  // a primary's, if that was its last word
+    private Refusal callRefused;  // a primary's, if that was the last word of any primary
     private long backOff = SECOND / 10;
     private final Deque<Long> attempts = new ArrayDeque<>();    // the last MOST_ATTEMPTS
     private CompletableFuture<Boolean> check;    // the health check that was asked last
-    private boolean troubled;
-    private final Map<String, Long> logged = new HashMap<>();    // when each kind of trouble was
+    private boolean troubled;    // trouble was reported, and not yet its end
+    private final Map<String, Long> logged = new HashMap<>();    // when each kind of line was, last
 
     Engine(Options options, int share, long between) {
         super(options, options.executor);
@@ -65,7 +66,7 @@ abstract class Engine extends Leadership {
     /** Connects to a primary that takes us, at this address. */
     abstract Connection open(Address at) throws Exception;
 
-    /** Waits for news between two turns, and returns soon, to be called again. */
+    /** Waits a short while for news. It is called again and again until the next turn is due. */
     abstract void watch(Lease held) throws Exception;
 
     /** Asks to be elected. Null: we are not. */
@@ -77,13 +78,13 @@ abstract class Engine extends Leadership {
     /** Tells the server that we stand no longer; owed is the lease that is ours there, or null. */
     abstract void withdraw(Lease owed) throws Exception;
 
-    /** After an error: what is left of our leadership, and of our connection. */
+    /** After an error: decides what is left of our leadership, and of our connection. */
     abstract void keepOrLose(SQLException e);
 
-    /** Gives a pool its connection back. */
+    /** After a turn that did not fail: gives a pool its connection back. */
     abstract void endTurn() throws Exception;
 
-    /** Ends connections in peace: what is said last is heard. */
+    /** Closes our connections when the engine ends, so that the server still hears our last call. */
     abstract void hangUp();
 
     // ---------------------------------------------------------------------- turns
@@ -127,19 +128,21 @@ abstract class Engine extends Leadership {
     }
 
     /**
-     * Under the lock, which lose() has until its handler is queued: else giveBack() might wait for
-     * the handlers before that, and the next one lead while our work goes on [HANDLER=lost:block].
+     * Has the lease to be given back, or have we to withdraw? This takes the lock, which lose() holds
+     * from before it sets owed until the handler of lost is queued: so giveBack() waits for that
+     * handler, too. Else the next one might lead while our work goes on [HANDLER=lost:block].
      */
     private synchronized boolean isLosing() { return owed != null || isClosing(); }
 
+    /** Has a turn that began with this lease nothing to do yet? */
     private boolean isIdle(Lease held) {
         return lease == held && owed == null && !isClosing() && askAt - now() > 0;
     }
 
-    /** Have the next turn earlier, but not sooner than however many notifications allow [spin]. */
+    /** Makes the next turn due earlier: a tenth of a second after the last attempt, or later [spin]. */
     final void askSoon() { askAt = Math.min(askAt, attempts.getLast() + SECOND / MOST_ATTEMPTS); }
 
-    /** For so long, or until something has changed. */
+    /** Waits for so long, or until something has changed. */
     final synchronized void rest(Lease held, long ns) throws InterruptedException {
         if (isIdle(held))
             NANOSECONDS.timedWait(this, ns);
@@ -165,12 +168,13 @@ abstract class Engine extends Leadership {
             CompletableFuture.delayedExecutor(granted.deadline - now(), NANOSECONDS, THREADS)
                 .execute(this::expire);
         else
-            owed = granted;    // it came too late, or nobody was told of it
+            owed = granted;    // we do not lead by it, so it goes back
     }
 
     /**
-     * Gives back what is held and not led, and withdraws. We stand anew when the others had
-     * their turn, and so a lone candidate that resigns does not spin [resign, alone].
+     * Waits for the handlers, gives back the lease that is owed (if one is), and withdraws. We stand
+     * anew after a second: the others have their turn first, and a lone candidate that resigns does
+     * not spin [resign, alone].
      */
     private void giveBack() throws Exception {
         handlers.await();    // that of lost has stopped the work
@@ -185,7 +189,10 @@ abstract class Engine extends Leadership {
         }
     }
 
-    /** Asks the health check. One that hangs is not asked again before it has answered. */
+    /**
+     * Asks the health check, on a thread of its own. One that hangs is not asked again before it has
+     * answered. close() cuts the waiting short, and then this is false.
+     */
     private boolean isWell() throws Exception {
         if (o.healthCheck == null)
             return true;
@@ -200,7 +207,7 @@ abstract class Engine extends Leadership {
         }
     }
 
-    /** The engine sees it, gives back, and finishes. */
+    /** Nothing: the engine sees that we are closing, gives back, and calls finish(). */
     @Override void whenClosing() { }
 
     @Override public void close() {
@@ -211,7 +218,7 @@ abstract class Engine extends Leadership {
 
     // ---------------------------------------------------------------------- calls
 
-    /** Connects, unless we are connected: an attempt, of which recover() allows so many. */
+    /** Notes an attempt (recover() and askSoon() limit those), and connects, unless we are connected. */
     private void connect() throws Exception {
         attempts.add(now());
         if (attempts.size() > MOST_ATTEMPTS)
@@ -244,11 +251,14 @@ abstract class Engine extends Leadership {
         try {
             CompletableFuture.anyOf(answer, closing).get(ns, NANOSECONDS);
         } catch (ExecutionException | TimeoutException e) {
-            // that is to be found in the answer
+            // the caller finds that in the answer
         }
     }
 
-    /** A connection that comes too late goes back unused. */
+    /**
+     * Connects, on another thread. A connection that comes too late is closed unused. When close()
+     * is called meanwhile, this waits callTimeout more at most: withdraw() may need the connection.
+     */
     final Connection openInTime(long ns, Callable<Connection> how) throws Exception {
         CompletableFuture<Connection> c = async(how);
         waitOrClose(c, ns);
@@ -280,9 +290,10 @@ abstract class Engine extends Leadership {
     }
 
     /**
-     * Says what an error is, and ends this client if it has lasted. One server's word may be that of a
-     * standby that lags behind. So a refusal counts if every address says it at login, or a primary
-     * after that, and nothing else for refusalTimeout [refused by the standby].
+     * Reports an error, and ends this client if it is a refusal that has lasted for refusalTimeout (or
+     * at once, if it is NoSession). One server's word may be that of a standby that lags behind. So a
+     * refusal at login counts if every address says it, and nothing else meanwhile; one of a call
+     * counts if a primary says it, and no primary anything else [refused by the standby].
      */
     private void judge(SQLException e) {
         String text = firstLine(e) + (at == null ? "" : " [" + at + "]");
@@ -292,6 +303,7 @@ abstract class Engine extends Leadership {
             fail(verdict);
     }
 
+    /** No address was found, or it was not reached, or it does not let us in. */
     private SQLException judgeLogin(SQLException e, String text) {
         boolean refused = e.getSQLState().matches(LOGIN_REFUSED);
         report(refused ? "refused" : "unreachable", e.getSQLState(), text);
@@ -300,6 +312,7 @@ abstract class Engine extends Leadership {
         return addresses.verdict(o.refusalTimeout);
     }
 
+    /** We were connected, and a call (or the wait for news) has failed. */
     private SQLException judgeCall(SQLException e, String text) {
         String state = e.getSQLState();
         if (!isAnswer(e) || !isPrimary()) {
@@ -315,7 +328,7 @@ abstract class Engine extends Leadership {
         return callRefused != null && callRefused.lasted(o.refusalTimeout) ? e : null;
     }
 
-    /** A pool may have connections to any server. One that does not answer is no primary's. */
+    /** Is our connection one to a primary? (A pool's may go to any server.) False without an answer. */
     private boolean isPrimary() {
         try {
             return !(Boolean) within(callTimeout, () ->
@@ -325,7 +338,7 @@ abstract class Engine extends Leadership {
         }
     }
 
-    /** What state() says from now on. Trouble is logged when it begins, then once a minute. */
+    /** Sets what state() says from now on. Logs each kind of trouble at once, then once a minute at most. */
     private void report(String what, String sqlState, String text) {
         attempt = what.equals("unhealthy") ? what
             : what + ": " + (what.equals("refused") ? sqlState + " " : "") + text;
@@ -333,6 +346,7 @@ abstract class Engine extends Leadership {
         logOnce(what + sqlState, isClosing() ? DEBUG : WARNING, what + ": " + text + " (" + sqlState + ")");
     }
 
+    /** The server has answered, so what was reported is over, also if it was the health check. */
     final void reportAnswer() {
         attempt = "standing";
         if (troubled)
@@ -340,6 +354,7 @@ abstract class Engine extends Leadership {
         troubled = false;
     }
 
+    /** Logs a line of this kind, once a minute at most. */
     final void logOnce(String kind, System.Logger.Level level, String text) {
         long last = logged.getOrDefault(kind, now() - LOG_AGAIN);
         if (now() - last < LOG_AGAIN)

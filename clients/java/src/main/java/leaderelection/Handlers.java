@@ -16,10 +16,12 @@ final class Handlers {
     private final Executor executor;
     private final Queue<Runnable> waiting = new ArrayDeque<>();
     private final Set<Thread> inside = ConcurrentHashMap.newKeySet();
+    /** Complete when all handlers that were told have returned. */
     private CompletableFuture<Void> idle = CompletableFuture.completedFuture(null);
 
     Handlers(Executor executor) { this.executor = executor; }
 
+    /** Queues a handler, and has the queue called, unless that is going on already. */
     void tell(Runnable handler) {
         synchronized (this) {
             waiting.add(handler);
@@ -27,7 +29,7 @@ final class Handlers {
                 return;    // it is called when those before it have returned
             idle = new CompletableFuture<>();
         }
-        // The application's may have been shut down before us, and there may be no more threads.
+        // The application's executor may have been shut down before us, and ours may get no thread.
         for (Executor one : List.of(executor, THREADS, (Executor) Runnable::run))
             try {
                 one.execute(this::callAll);
@@ -44,13 +46,14 @@ final class Handlers {
         }
     }
 
+    /** The next one. Null: there is none, and nobody calls the queue any more. */
     private synchronized Runnable next() {
         if (waiting.isEmpty())
             idle.complete(null);
         return waiting.poll();
     }
 
-    /** Until all that were told have returned. */
+    /** Waits until all that were told have returned. */
     void await() {
         CompletableFuture<Void> until;
         synchronized (this) {
@@ -59,6 +62,7 @@ final class Handlers {
         until.join();
     }
 
+    /** Runs code of the application, and notes its thread meanwhile, for areInside(). */
     <T> T inside(Supplier<T> code) {
         inside.add(Thread.currentThread());
         try {
@@ -68,6 +72,6 @@ final class Handlers {
         }
     }
 
-    /** Is this a thread in which a handler, or the health check, runs? */
+    /** Is the calling thread one in which a handler, or the health check, runs? */
     boolean areInside() { return inside.contains(Thread.currentThread()); }
 }

@@ -33,7 +33,7 @@ final class Jdbc {
 
     // ------------------------------------------------------- where it connects to
 
-    /** One address of one host; ip is null where the driver has no choice. */
+    /** One address of one host; ip is null where the driver looks the host up itself. */
     static final class Address {
         private final String host, port;
         private final InetAddress ip;
@@ -44,7 +44,7 @@ final class Jdbc {
             this.ip = ip;
         }
 
-        /** At the end of a URL: the driver takes the last word of each. */
+        /** These go to the end of a URL: the driver takes the last value of each parameter. */
         String parameters() { return "PGHOST=" + URLEncoder.encode(host, UTF_8) + "&PGPORT=" + port; }
 
         Properties properties(Properties info) {
@@ -61,7 +61,7 @@ final class Jdbc {
         }
     }
 
-    /** A refusal, and since when there was no other word. */
+    /** A refusal, and since when there was no other word. (error is used for logins only.) */
     static final class Refusal {
         private final long since = System.nanoTime();
         private SQLException error;
@@ -70,8 +70,8 @@ final class Jdbc {
     }
 
     /**
-     * Where to connect, one address after the other: a driver that is given a list ends it at the
-     * first that refuses [refused by the standby].
+     * Where to connect, one address after the other. The driver could be given the whole list, but it
+     * would stop at the first address that refuses us [refused by the standby].
      */
     static final class Addresses {
         private final Callable<List<Address>> lookUp;
@@ -81,7 +81,7 @@ final class Jdbc {
 
         Addresses(Callable<List<Address>> lookUp) { this.lookUp = lookUp; }
 
-        /** The next one; a round begins with a look for where they are now. */
+        /** The next one. When a round begins, the hosts are looked up anew. */
         Address next(long timeout) throws Exception {
             if (roundIsOver()) {
                 round = within(timeout, lookUp);
@@ -95,7 +95,7 @@ final class Jdbc {
         /** The primary was found: a new round begins with the next attempt. */
         void endRound() { tried = round.size(); }
 
-        /** An address has refused us; null: it has let us in, or was not reached. */
+        /** Notes that an address has refused us; or, if null, that it has let us in, or was not reached. */
         void note(Address at, SQLException refusal) {
             if (refusal == null)
                 refusals.remove(at.toString());
@@ -103,7 +103,7 @@ final class Jdbc {
                 refusals.computeIfAbsent(at.toString(), name -> new Refusal()).error = refusal;
         }
 
-        /** The last refusal, if for so long all have said nothing else. */
+        /** The refusal of the last one, if all of this round have refused us for so long; else null. */
         SQLException verdict(Duration timeout) {
             SQLException last = null;
             for (Address at : round) {
@@ -171,7 +171,7 @@ final class Jdbc {
      * its certificate and the password file have.
      */
     public static final class ToAddress extends SocketFactory {
-        /** Not if the driver belongs to a class loader that does not know ours. */
+        /** Can the driver's class loader find this class? If not, the driver looks hosts up itself. */
         static final boolean IS_SEEN = isSeen();
         private final InetAddress ip;
 
@@ -220,6 +220,7 @@ final class Jdbc {
         return answer;
     }
 
+    /** The answer, or what the call has thrown, if it comes in time; 0: if it is there already. */
     static <T> T answerOf(CompletableFuture<T> answer, long ns) throws Exception {
         try {
             return answer.get(ns, NANOSECONDS);
@@ -229,14 +230,16 @@ final class Jdbc {
     }
 
     /**
-     * One call. After the time limit its socket has to be closed: a call that was only given up goes
-     * on at the server, and may win an election that nobody knows of [query timeout].
+     * Makes one call. After the time limit the caller has to close the socket, by disconnect(): a call
+     * that was only given up goes on at the server, and may win an election that nobody knows of
+     * [query timeout].
      */
     static <T> T within(long ns, Callable<T> call) throws Exception { return answerOf(async(call), ns); }
 
     /**
-     * Closes a connection, on another thread: with TLS that may block. In peace if the server goes
-     * on answering; else the socket, and then a pool's connection goes back as a broken one.
+     * Closes a connection, on another thread: with TLS that may block. If it is closed because of an
+     * error that is no answer of the server, the socket is closed first: so a pool takes the
+     * connection back as a broken one. Else (because is null, or an answer) it ends in peace.
      */
     static CompletableFuture<Void> disconnect(Connection c, Throwable because) {
         return async(() -> {
@@ -251,7 +254,7 @@ final class Jdbc {
     /** Has the server answered, and is the connection as good as before? */
     static boolean isAnswer(SQLException e) { return !e.getSQLState().matches("08...|57P..|58...|XX..."); }
 
-    /** What the driver says is within what pools and threads say. It always has a SQLSTATE. */
+    /** The innermost SQLException: pools and threads wrap what the driver says. Always with a SQLSTATE. */
     static SQLException sqlCause(Throwable t) {
         SQLException e = null;
         for (Throwable cause = t; cause != null; cause = cause.getCause())
@@ -263,8 +266,8 @@ final class Jdbc {
     static String firstLine(SQLException e) { return String.valueOf(e.getMessage()).split("\n", 2)[0]; }
 
     /**
-     * The first row, or null. Behind a transaction pooler the URL of the pool has
-     * prepareThreshold=0, as for all other statements.
+     * The first row, or null. Behind a transaction pooler the URL of the pool needs
+     * prepareThreshold=0, for this as for all other statements.
      */
     static Object[] query(Connection c, String sql, Object... args) throws SQLException {
         try (PreparedStatement s = c.prepareStatement(sql)) {

@@ -12,10 +12,14 @@
  * The states, as in docs/clients.md, and what has them change:
  *
  *		standing --extend(grant)--> leads --lose(reason)--> losing
- *		losing --giveBack--> standing		any state --close, fail--> closed
+ *		leads --extend(a new term)--> leads		losing --giveBack--> standing
+ *		losing --connection lost: keepOrLose--> standing
+ *		close() and fail() lead to losing, and from there to closed
  *
- * leads: there is a lease, whose deadline is not over. losing: a lease is owed,
- * or closing is done. standing: none of these.
+ * leads: there is a lease, whose deadline is not over. losing: handlers of lost
+ * run, or a lease is owed. closed: ended is true. standing: none of these. The
+ * method state() is for people, and has no word for losing: it says "closed", or
+ * "failed", from close() or fail() on, and else what the last attempt came to.
  *
  * Invariants:
  *	- A term is never given out after its deadline, which counts from the
@@ -28,7 +32,7 @@
  *
  * Threads, all of them daemons: each candidate has one, the engine, which
  * waits for what others do: calls, each with a time limit, the health check,
- * and handlers. A timer ends a leadership at its deadline although the engine
+ * and handlers. A timer ends a leadership at its deadline even if the engine
  * hangs. A name in brackets is that of the fault in test/clients that a line
  * is for.
  *
@@ -87,7 +91,7 @@ public final class LeaderElection {
         public volatile String metadata;
         /**
          * Is the working loop well? Look at what it has noted ("my last turn is younger than 5 s").
-         * We stand, and the lease is renewed, only after true.
+         * We stand, and the lease is renewed, only after true. It runs on a thread of the client's own.
          */
         public BooleanSupplier healthCheck;
         /** How long the server may take for a call. Then its socket is closed. */
@@ -127,13 +131,13 @@ public final class LeaderElection {
         final Options o;
         final Handlers handlers;
         volatile Lease lease;                  // by which we lead; null: we do not
-        volatile Lease owed;                   // lost, and still ours at the server
+        volatile Lease owed;                   // lost, and to be given back
         volatile String attempt = "standing";  // what the last one came to: see state()
-        /** Done: nothing is begun any more. It cuts short what is being waited for. */
+        /** Complete from close() or fail() on: nothing new is begun, and most waiting is cut short. */
         final CompletableFuture<Void> closing = new CompletableFuture<>();
         private volatile SQLException failure; // what has ended this client
-        private boolean ended;                 // nothing of ours is left at the server
-        private boolean asked;                 // to yield, in this term
+        private boolean ended;                 // closed: all is given back
+        private boolean asked;                 // the server has asked us to yield, in this term
         private volatile long changes;
 
         Leadership(Options options, Executor executor) {
@@ -166,8 +170,9 @@ public final class LeaderElection {
         }
 
         /**
-         * Waits until we lead. Returns the term, or empty after the timeout, after close(), or if
-         * we lead without a term. Throws the error that has ended this client, if one has.
+         * Waits until we lead. Returns the term, or empty after the timeout, after close(), if we
+         * lead without a term, or if the term ends just then. Throws the error that has ended this
+         * client, if one has.
          */
         public synchronized OptionalLong await(Duration timeout)
                 throws SQLException, InterruptedException {
@@ -183,7 +188,10 @@ public final class LeaderElection {
             return term();
         }
 
-        /** A client that fails gives its lease back first: its program may end with that answer. */
+        /**
+         * Has await() nothing to wait for any more? When this client fails, not before it has given its
+         * lease back: its program may end when await() throws.
+         */
         private boolean isOver() { return failure == null ? isClosing() : ended; }
 
         final boolean isClosing() { return closing.isDone(); }
@@ -199,7 +207,7 @@ public final class LeaderElection {
             query(transaction, "SELECT leader_election.assert_leader(?, ?)", o.election, term);
         }
 
-        /** Gives up now, and goes on standing. */
+        /** Gives up now. We stand again when the handler of lost has returned, after a second. */
         public synchronized void resign() { lose(asked ? "yielded" : "resigned"); }
 
         /**
@@ -209,9 +217,9 @@ public final class LeaderElection {
         @Override public void close() { end("closed"); }
 
         /**
-         * The server has granted a term (held is null), or renewed that of held. False: nobody
-         * wants it any more, or the answer came too late. What is over is never made valid again,
-         * because its lost was told [stopped, lost answer].
+         * The server has granted a term (held is null), or renewed that of held. False: we do not lead
+         * by it, for we are closing, held was lost meanwhile, or the answer came too late. What
+         * is over is never made valid again, because its lost was told [stopped, lost answer].
          */
         final synchronized boolean extend(Lease held, Lease granted) {
             expire();
@@ -242,13 +250,13 @@ public final class LeaderElection {
 
         /**
          * Ends our leadership: the term goes first, then the handler is told. After a failover the
-         * old term is nothing that could be given back.
+         * old term is nothing that could be given back, also if it has expired just now.
          */
         synchronized void lose(String reason) {
             if (lease == null)
                 return;
             String why = leads() ? reason : "expired";
-            owed = reason.equals("failover") ? null : lease;    // also if it expired just now
+            owed = reason.equals("failover") ? null : lease;
             lease = null;
             tell("lost", o.onLost, why);
             notifyAll();
@@ -273,20 +281,20 @@ public final class LeaderElection {
         private void end(String reason) {
             synchronized (this) {
                 lose(reason);
-                closing.complete(null);    // after that, or the engine might end before it has given back
+                closing.complete(null);    // after lose(): else the engine might see this first, and end
                 notifyAll();
             }
             whenClosing();
         }
 
-        /** An error of these handlers ends us: nobody knows whether the work runs, or has stopped. */
+        /** Tells of elected or lost. An error of these ends us: nobody knows whether the work runs. */
         final <T> void tell(String event, Consumer<T> handler, T what) {
             if (handler != null)
                 handle(event, () -> handler.accept(what), error ->
                     fail(new SQLException("the handler of " + event + " failed: " + error, "38000", error)));
         }
 
-        /** Calls a handler when those before it have returned; after an error of it, logs that and goes on. */
+        /** Calls a handler when those before it have returned. If it fails, logs that and calls afterError. */
         private void handle(String event, Runnable handler, Consumer<Throwable> afterError) {
             handlers.tell(() -> {
                 try {
@@ -298,10 +306,10 @@ public final class LeaderElection {
             });
         }
 
-        /** Where there is no engine, nothing is at a server, either. */
+        /** close() or fail() was called. Without an engine nothing is at a server, and this is the end. */
         void whenClosing() { finish(); }
 
-        /** Nothing of ours is left at the server. */
+        /** Nothing of ours is left at the server: we are closed, and onError is told if we have failed. */
         final synchronized void finish() {
             if (!ended && failure != null && o.onError != null)
                 handle("error", () -> o.onError.accept(failure), error -> { });
@@ -355,7 +363,7 @@ public final class LeaderElection {
 
         public void elect() { elect(last + 1, Duration.ofSeconds(15)); }
 
-        /** The term that we have: a renewal. Another one: lost("failover"), then elected. */
+        /** Grants a term. The one that we have: a renewal. Another one: lost("failover"), then elected. */
         public synchronized void elect(long term, Duration lasts) {
             last = term;
             extend(lease, new Lease(term, clock + lasts.toNanos(), false));
@@ -387,7 +395,7 @@ public final class LeaderElection {
         private static final int SHARE = 2;
         private final Properties info;
         private final String url;
-        private long slice;
+        private long slice;    // in ms
 
         /**
          * The URL may name several hosts, or a service (?service=app): each address of each host is
@@ -453,7 +461,7 @@ public final class LeaderElection {
         @Override void watch(Lease held) throws Exception {
             if (connection == null)
                 rest(held, askAt - now());
-            else    // a read cannot be woken: one that leads must soon hear of resign()
+            else    // for so many ms: a read cannot be woken, and a leader must soon hear of resign()
                 connection.unwrap(PGConnection.class).getNotifications(held == null ? 20 : 5);
         }
 
@@ -466,7 +474,7 @@ public final class LeaderElection {
             known = true;
             reportAnswer();
             campaign();
-            return renew(null);    // nothing, if we were not elected
+            return renew(null);    // null, if we were not elected
         }
 
         /**
@@ -482,7 +490,7 @@ public final class LeaderElection {
                 o.election, o.candidate, slice + " ms"));
             waitOrClose(answer, slice * MS + callTimeout);
             long end = now() + callTimeout;
-            while (isClosing() && !answer.isDone() && end - now() > 0) {    // one before the CALL ends nothing
+            while (isClosing() && !answer.isDone() && end - now() > 0) {    // a cancel may come too early
                 within(callTimeout, () -> { c.unwrap(PGConnection.class).cancelQuery(); return null; });
                 answer.handle((row, e) -> row).completeOnTimeout(null, 100 * MS, NANOSECONDS).join();
             }
@@ -503,16 +511,16 @@ public final class LeaderElection {
         }
 
         /**
-         * In doubt a session stands anew, over a new connection: the server ends what belonged to
-         * the old one, and campaign() after a join() of which nothing was heard would stand with
-         * defaults. But while we lead, an error of what was busy, or cancelled, says that nothing was
-         * done; our deadline decides.
+         * After an error, also one that the server has answered, a session stands anew, over a new
+         * connection: the server ends what belonged to the old one. (On that, campaign() would stand
+         * with defaults if join() had failed.) But while we lead, 55P03 (busy) and 57014 (cancelled)
+         * say that nothing was done: we keep the lease, and try again until our deadline.
          */
         @Override void keepOrLose(SQLException e) {
             if (lease != null && e.getSQLState().matches("55P03|57014"))
                 return;
             lose("connection lost");
-            handlers.await();    // the server elects another when our connection ends
+            handlers.await();    // first: the server elects another when our connection ends
             owed = null;
             known = false;
             disconnect(connection, e);
@@ -534,10 +542,10 @@ public final class LeaderElection {
         private Connection listener;    // null: we do not listen
         private long listenAt = now();  // when to try that (again)
         private final String nameInJson = '"' + o.election.replaceAll("[\"\\\\]", "\\\\$0") + '"';
-        /** Until it is granted: so no grant is lost with its answer [lost answer]. */
+        /** The same until one is granted: so the next acquire() tells of a lost grant [lost answer]. */
         private UUID request = UUID.randomUUID();
 
-        /** Refuses connections that are in a transaction: then the pool's are not only its own. */
+        /** Connections that the pool lends within a transaction are refused: somebody else may use them. */
         public DetachedLeadership(DataSource pool, Options options) {
             super(options, 1, Math.max(options.interval.toNanos(), SECOND / 10));
             this.pool = pool;
@@ -546,9 +554,9 @@ public final class LeaderElection {
         }
 
         /**
-         * Borrows a connection. A pool says after a while only why it has none (HikariCP: half a
-         * minute). A follower waits to hear it, but not for ever: the connection may have been lost
-         * while it was made [forgotten meanwhile].
+         * Borrows a connection. A pool that has none says why, but only after a while (HikariCP: half
+         * a minute). A candidate that does not lead waits to hear it, but not for ever: the connection
+         * may have been lost while it was made [forgotten meanwhile].
          */
         @Override Connection open(Address at) throws Exception {
             Connection c = openInTime(lease == null ? 7 * callTimeout : callTimeout,
@@ -556,7 +564,7 @@ public final class LeaderElection {
             try {
                 if (!c.getAutoCommit() && c.unwrap(BaseConnection.class).getTransactionState() != TransactionState.IDLE)
                     throw new SQLException("this connection is in a transaction, which is not ours", "25001");
-                c.setAutoCommit(true);    // it would commit that. Pools set it back when they get it
+                c.setAutoCommit(true);    // would commit that. Pools set it back
                 return c;
             } catch (Throwable t) {    // it broke while idle: the pool wants it back all the same
                 disconnect(c, t);
@@ -583,7 +591,7 @@ public final class LeaderElection {
         }
 
         @Override Lease stand() throws Exception {
-            known = true;    // although the answer may be lost
+            known = true;    // before we ask: the answer may be lost
             Lease granted = grant(null, "SELECT term, remaining_ms, yielding FROM leader_election.acquire("
                 + "?, ?, rank => ?, metadata => ?::pg_catalog.jsonb, request => ?)",
                 o.election, o.candidate, o.rank, o.metadata, request);
@@ -594,7 +602,7 @@ public final class LeaderElection {
             return granted;
         }
 
-        /** Without it a follower learns of a vacancy when it asks next. */
+        /** Listens, if it is time to try that. Without it a follower learns of a vacancy when it asks next. */
         private void listen() throws Exception {
             if (o.listen == null || listener != null || listenAt - now() > 0)
                 return;
@@ -646,7 +654,7 @@ public final class LeaderElection {
         final long term, deadline, renewAt;
         final boolean yielding;    // the server asks us to go
 
-        /** share: how much of what remains at the server is ours. */
+        /** What remains at the server, divided by share, is ours. When a third of that is over, we renew. */
         Lease(Object[] row, long sent, int share) {
             long lasts = (Long) row[1] * MS / share;
             term = (Long) row[0];
@@ -655,6 +663,7 @@ public final class LeaderElection {
             yielding = (Boolean) row[2];
         }
 
+        /** For leaderships without an engine: nobody reads renewAt. */
         Lease(long term, long deadline, boolean yielding) {
             this.term = term;
             this.deadline = deadline;
@@ -663,7 +672,7 @@ public final class LeaderElection {
         }
     }
 
-    /** A session was to be had, and a pooler has answered. */
+    /** A pooler has answered where a session was needed. */
     static final class NoSession extends SQLException {
         private static final long serialVersionUID = 1;
 
@@ -688,7 +697,7 @@ public final class LeaderElection {
         return host + rest;
     }
 
-    /** Java asks DNS, too, which may take long, or fail. */
+    /** Of Linux, if we can: Java would ask DNS, which may take long, or fail. */
     private static String hostName(String otherwise) {
         try {
             return Files.readString(Path.of("/proc/sys/kernel/hostname")).trim();
