@@ -20,9 +20,16 @@
  *
  *     standing --_extend(grant)--> leads --_lose(reason)--> losing --_giveBack()--> standing
  *     leads --_extend(grant)--> leads
+ *     leads --_lose('failover'), _extend(grant)--> leads, in a greater term
  *     any --_end('closed'), _fail(error)--> (if we lead: losing, then) closed
  *
- * In brackets: the fault of the conformance suite, test/clients, that a line is for.
+ * `_lead` and `_held`, below, say which it is: standing has neither, leads has both, losing has
+ * `_held` alone. The property `state` has other words: losing is 'standing' there, and after
+ * close() it is 'closed' at once. After a failover `term` is the new one at once; its handlers,
+ * and its work, wait for those of the old one.
+ *
+ * Words in brackets, [like these], name a fault of the conformance suite, test/clients: the line
+ * is there because of it.
  */
 'use strict'
 
@@ -34,10 +41,14 @@ const {
   clock, pause, within, noop, promised,
 } = require('./leader_election_base')
 
-// SQLSTATEs. See Candidate._judge. What else we know of an error is noted on it: atLogin: nobody
-// knows what that server is; atStandby: it is a standby; isFinal: to try again is of no use.
-const MAY_PASS = /^(42501|3F000|42883|42P01|LE003)$/ // a GRANT, a restore, an upgrade mends it
-const LASTS = /^(28...|3D000|22023|0A000|25001)$/ // wrong arguments, mostly
+// SQLSTATEs, for _judge, _isStandby and _report. We add properties to an error. atLogin: it came
+// before we could ask the server whether it is a primary. atStandby: a standby says it, or may do
+// so. isFinal: to try again is of no use.
+// A GRANT, a restore or an upgrade mends these: we try for ever. (Only _isStandby reads this list.)
+const MAY_PASS = /^(42501|3F000|42883|42P01|LE003)$/
+// These are the end, if they last: a refused login, wrong arguments, what this server or driver
+// cannot do.
+const LASTS = /^(28...|3D000|22023|0A000|25001)$/
 const DID_NOTHING = /^(55P03|57014)$/ // busy, or canceled: the lease is as it was
 const NOT_INSTALLED = /^(3F000|42883)$/ // no such schema, or function
 const NOT_THERE = /^(08...|57P..|53...)$/ // a server that starts, stops, or is full
@@ -78,7 +89,8 @@ class NotLeader extends Error { code = 'LE001' }
  * @typedef {object} Grant  The right to lead, as the server has answered.
  * @property {number | null} term
  * @property {number} deadline  By clock().
- * @property {number} third  Of what was left of the lease: when to renew it.
+ * @property {number} third  After so many ms we renew: a third of the time from the sending of the
+ *   call to the deadline.
  * @property {boolean} yielding  We are asked to go.
  */
 
@@ -100,17 +112,17 @@ class Candidate extends EventEmitter {
   _lead = null
   _held = null
   _fatal = null // the error that was the end
-  _ended = false // nothing is left to be done
-  _waiting = 0 // calls of wait() that are going on: each will throw that error
+  _ended = false // the loop has ended, too. (_closing: it is told to.)
+  _waiting = 0 // calls of wait() that are going on: each will throw _fatal
   _check = null // the health check that has not answered yet
   _stands = false // the server may have a candidacy of ours
-  _rest = 0 // ms, after we stood in vain
+  _rest = 0 // ms, after we stood in vain; 0: campaign() has waited already
   _failures = 0 // in a row
   _refusal = null // a primary's that lasts: { since, address }
   _attempts = [] // when we stood, the last ten times
   _queue = Promise.resolve() // settled when the handlers of all events so far have returned
   _woken = new AbortController() // another one after each _wake()
-  _closing = new AbortController()
+  _closing = new AbortController() // aborted: no more standing, and no more renewing
 
   /** @param {Options} options */
   constructor(options) {
@@ -143,8 +155,9 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * What the last call came to, for a probe or a log: `leads`, `standing`, `unhealthy`,
-   * `unreachable: TEXT`, `refused: SQLSTATE TEXT`, `closed`, `failed: SQLSTATE TEXT`. Never blocks.
+   * What the last call came to, for a probe or a log: `leads`, `standing` (also while we lose),
+   * `unhealthy`, `unreachable: TEXT`, `refused: SQLSTATE TEXT`, `closed` (as soon as close() is
+   * called), `failed: SQLSTATE TEXT`. Never blocks.
    */
   get state() {
     if (this._fatal) return `failed: ${sqlstate(this._fatal) ?? 'XX000'} ${textOf(this._fatal)}`
@@ -154,7 +167,9 @@ class Candidate extends EventEmitter {
 
   /**
    * Waits until we lead: the term; null after so many ms, or if we are closed. Rejects with the
-   * error that was the end of this client, if there is one.
+   * error that was the end of this client, if there is one. close() and an error end the waiting
+   * only when the lease has been given back, which waits for the handlers of 'lost' and the work of
+   * run(): these must not await wait() without `ms`.
    * @param {number} [ms]
    * @returns {Promise<number | null>}
    */
@@ -225,11 +240,11 @@ class Candidate extends EventEmitter {
   async _stand() {}
   /** @param {Grant} lead @returns {Promise<Grant | null>} null: the term is over. */
   async _renew(lead) { return lead }
-  /** Gives back what is held, if it is, and withdraws. Was there a server that heard it? */
+  /** Gives back `held`, if it is not null, and withdraws. Returns whether a server heard it. */
   async _leave(held) { return false }
-  /** What an error that came out of a call means for the connection. */
+  /** A call failed: ends the connection, if this kind has one and the error spoils it. */
   async _disconnectAfter(error) {}
-  /** The end has come: what may be waiting for a server is to come back soon. */
+  /** The client is to end: a call that waits for a server is to return soon. */
   _interrupt() {}
   _fence(client, term) {
     if (client.totalCount !== undefined) throw new TypeError('fenced: a client, not the pool')
@@ -242,11 +257,11 @@ class Candidate extends EventEmitter {
 
   // --- the engine: one loop, which makes all calls, one after the other
 
-  /** From the beginning to the end. If nobody hears of its error, that is an unhandled rejection. */
+  /** From the beginning to the end. Rejects as _tellError says. */
   async _live() {
     await null // until the constructors have returned
     while (this._held || !this._isClosing) {
-      const woken = this._woken.signal // also by what happens in this turn
+      const woken = this._woken.signal // taken now: a _wake() during this turn counts, too
       let rest
       try {
         rest = await this._turn()
@@ -276,8 +291,9 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Takes an answer: a grant, or null. `lead` is the leadership for which we have asked; null: we
-   * stood. What is held after it, and not led, the next step gives back.
+   * Takes an answer: a grant, or null. `lead` is the leadership that we wanted to renew; null: we
+   * stood. Returns after how many ms the next step is due. If `_held` is set and `_lead` is not
+   * after this, that step gives it back.
    */
   _take(lead, grant) {
     this._watch() // a loop that was blocked may come here before the timer [hangs, with a check]
@@ -312,7 +328,7 @@ class Candidate extends EventEmitter {
     } catch (error) {
       answer = error
     }
-    if (this._isClosing) return false // it was not awaited
+    if (this._isClosing) return false // close() has ended our waiting: that is no answer
     this._trouble.begins('unhealthy', 'unhealthy', `unhealthy: the health check says: ${textOf(answer)}`)
     return false
   }
@@ -346,7 +362,7 @@ class Candidate extends EventEmitter {
 
   // --- the engine: errors
 
-  /** What an error means for now. Returns after how many ms to try again. */
+  /** What an error means for now. Returns after how many ms to try again. Silent after close(). */
   async _recover(error) {
     if (this._isClosing) return 0
     const isFinal = this._judge(error)
@@ -386,7 +402,7 @@ class Candidate extends EventEmitter {
     else this._trouble.begins(`unreachable ${code}`, `unreachable: ${textOf(error)}`)
   }
 
-  /** A call has come to its end: what was wrong is over. */
+  /** The server has answered as it should: what was wrong is over. */
   _answered() {
     this._failures = 0
     this._refusal = null
@@ -395,7 +411,7 @@ class Candidate extends EventEmitter {
 
   // --- the engine: the leadership
 
-  /** Begins to lead, or goes on leading. */
+  /** Begins to lead, if we do not, and takes over the grant's deadline. */
   _extend(grant) {
     if (!this._lead) {
       // over: when it is lost. asked: the application was, to yield. job: the work of run() in it
@@ -426,7 +442,10 @@ class Candidate extends EventEmitter {
     return told
   }
 
-  /** Ends the leadership at its deadline, now or by a timer [stopped, leader's network cut]. */
+  /**
+   * Ends the leadership if its deadline is over; else sets a timer to look again [stopped, leader's
+   * network cut]. So this may be called at any time.
+   */
   _watch() {
     clearTimeout(this._timer)
     if (!this.leads) return this._lose('expired')
@@ -451,7 +470,7 @@ class Candidate extends EventEmitter {
     this._end('error')
   }
 
-  /** Ends for good. */
+  /** Tells the loop to end for good, and gives up. `_live` does the rest. */
   _end(reason) {
     this._closing.abort()
     this._lose(reason)
@@ -467,7 +486,7 @@ class Candidate extends EventEmitter {
 
   // --- the engine: what the application does
 
-  /** Calls the handlers of an event, when those of the events before have returned. */
+  /** Calls the handlers of an event, then `last`, when all that was told before has ended. */
   _tell(event, argument, last = noop) {
     this._queue = this._queue.then(async () => {
       for (const handler of this.rawListeners(event)) {
@@ -484,7 +503,10 @@ class Candidate extends EventEmitter {
     return this._queue
   }
 
-  /** Tells the error that was the end. One that nobody hears ends the process. */
+  /**
+   * Tells the error that was the end. One that nobody hears makes _over reject, and so ends the
+   * process: no listener, no wait(), and neither run() nor close(), which listen to _over.
+   */
   async _tellError() {
     if (this.listenerCount('error') > 0) await this._tell('error', this._fatal)
     else if (this._waiting === 0) throw this._fatal
@@ -533,9 +555,10 @@ class Leadership extends Candidate {
     this._slice = options.slice
   }
 
+  /** Waits in a campaign for one slice; if that elects us, renew() says for how long we lead. */
   async _stand() {
     if (!this._session) await this._connect()
-    if (this._isClosing) return null // _interrupt came before: it cannot cancel this
+    if (this._isClosing) return null // _interrupt came too early to cancel what follows
     const sql = 'CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)'
     const values = [this.election, this.candidate, `${this._slice} ms`]
     this._campaigning = true
@@ -548,7 +571,9 @@ class Leadership extends Candidate {
     return this._renew()
   }
 
-  /** Connects to the next address, and stands: so our place in line survives each campaign. */
+  /**
+   * Connects to the next address, and joins. So we keep our place in line between two campaigns.
+   */
   async _connect() {
     const address = await this._addresses.next(this._callTimeout)
     const session = new Session(address, this._callTimeout)
@@ -566,10 +591,10 @@ class Leadership extends Candidate {
     await this._call(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
       metadata => $4::pg_catalog.jsonb, auto_renew => false)`,
     [this.election, this.candidate, this._rank, this._metadata])
-    this._trouble.pauses() // campaign() may be refused all the same
+    this._trouble.pauses() // it has not ended: campaign() may still be refused
   }
 
-  /** The first question is a part of the login: a pooler has a server log in only then. */
+  /** The first query counts as a part of the login: a pooler logs in at the server only then. */
   async _logIn(session, address) {
     try {
       await session.open()
@@ -587,7 +612,7 @@ class Leadership extends Candidate {
     }
   }
 
-  /** This session may wait: it has no timeouts, and is not one of a pooler's [behind a pooler]. */
+  /** Makes sure that campaign() may wait: no pooler is in between, no timeout [behind a pooler]. */
   async _prepare(session, { pid, timeout, logged }) {
     if (this._options.pooler === 'session') {
       this._chooseSlice(1000 * timeout, 1000 * logged)
@@ -626,6 +651,7 @@ class Leadership extends Candidate {
     return this._session.query(sql, values, ms)
   }
 
+  /** Ends the connection in any case, and with it what is held. */
   async _leave() {
     const session = this._session
     try {
@@ -637,7 +663,10 @@ class Leadership extends Candidate {
     }
   }
 
-  /** Ends the connection; but if that gives up a lease, after the handlers of 'lost': _leave. */
+  /**
+   * Ends the connection. If it holds a lease, _leave does that later, when the handlers of 'lost'
+   * have returned. The reason is 'connection lost' for all errors, also those of the server.
+   */
   async _disconnectAfter(error) {
     if (this._lead && DID_NOTHING.test(error.code)) return // the deadline decides
     this._lose('connection lost')
@@ -650,14 +679,15 @@ class Leadership extends Candidate {
     await session?.end()
   }
 
-  /** A campaign is canceled: the server would log an end of its connection [slices: SIGTERM]. */
+  /** Cancels a campaign; to end its connection would leave a line in its log [slices: SIGTERM]. */
   _interrupt() {
     if (this._campaigning) this._session.cancel()
     else this._session?.giveUpConnecting()
   }
 }
 
-const THE_POOL = { name: 'the pool' } // the one address that a detached candidate knows
+// All that a detached candidate knows of where it connects to. It counts as one address.
+const THE_POOL = { name: 'the pool' }
 
 /**
  * A detached candidate, over any connections of the application's pool, also through PgBouncer in
@@ -730,7 +760,7 @@ class DetachedLeadership extends Candidate {
     }
   }
 
-  /** Is this a standby's word? It is not taken for a primary's if we cannot ask. */
+  /** Does a standby say this? True also if we cannot find out. Asks only where it matters. */
   async _isStandby({ code }, client) {
     if (code === '25006') return true // read only
     if (!MAY_PASS.test(code) && !LASTS.test(code)) return false

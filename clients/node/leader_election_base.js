@@ -1,6 +1,7 @@
 /**
  * What the candidates in leader_election.js stand on: connections, where to connect, words and
- * time. Nothing in here knows of elections. Copy it beside that file.
+ * time. Nothing in here knows of elections. Copy it beside that file. Words in brackets, [like
+ * these], name the faults of the conformance suite, as they do there.
  */
 'use strict'
 
@@ -22,7 +23,10 @@ const LOGIN_REFUSED = /^(28...|3D000|42501)$/ // SQLSTATEs. 42501: no CONNECT on
 
 /** A connection of our own, over which one call is made at a time. */
 class Session {
-  /** No, if a call was not answered: it may go on at the server. */
+  /**
+   * Can a call be made? False before the login and after the end; and after a call that was not
+   * answered, for it may go on at the server.
+   */
   works = false
 
   constructor({ config, host, port, address }, callTimeout) {
@@ -41,7 +45,7 @@ class Session {
   _expectCertificateOf(host) {
     const { connection } = this.client
     if (!connection.ssl || net.isIP(host)) return
-    const { key } = connection.ssl // which pg hides from the next line
+    const { key } = connection.ssl // pg makes it not enumerable: the next line does not copy it
     connection.ssl = { servername: host, ...(connection.ssl === true ? {} : connection.ssl) }
     if (key) connection.ssl.key = key
   }
@@ -53,7 +57,7 @@ class Session {
 
   /** @returns {Promise<object[]>} rows */
   async query(sql, values = [], ms = this._callTimeout) {
-    if (this._canceling) await this._canceling // or it may hit this call
+    if (this._canceling) await this._canceling // else the cancel may hit this call
     try {
       const { rows } = await within(this.client.query(sql, values), ms)
       return rows
@@ -63,20 +67,20 @@ class Session {
     }
   }
 
-  /** Has the server cancel the call that it is busy with, which fails then. */
+  /** Asks the server to cancel the present call. That call fails then, or in callTimeout. */
   cancel() {
     const { host, port, processID, secretKey } = this.client
     const messenger = new Connection({}).on('error', noop)
     messenger.on('connect', () => messenger.cancel(processID, secretKey))
     if (host.startsWith('/')) messenger.connect(`${host}/.s.PGSQL.${port}`)
     else messenger.connect(port, host)
-    // The server has sent the signal, and then closes.
+    // The server closes this second connection when it has signalled the first one's process.
     this._canceling = within(once(messenger, 'end'), this._callTimeout).catch(noop)
       .finally(() => messenger.stream.destroy())
     setTimeout(() => this.client.connection.stream.destroy(), this._callTimeout).unref()
   }
 
-  /** If no server has answered yet. In the middle of a login it is better to wait. */
+  /** Ends an attempt to connect, unless a server has answered: a login had better be finished. */
   giveUpConnecting() {
     const { stream } = this.client.connection
     if (stream.connecting) stream.destroy()
@@ -100,7 +104,7 @@ class Session {
 class Addresses {
   last = undefined // the name of the address that was tried last
   _round = []
-  _known = [] // those of the present round
+  _known = [] // the addresses of the present round
   _refusals = new Map() // by name: { since, error }
 
   constructor(hosts, refusalTimeout) {
@@ -114,7 +118,7 @@ class Addresses {
     return this._round.length > 0
   }
 
-  /** The address to be tried next. */
+  /** The address to be tried next. Begins a new round if need be: ms is for each host's lookup. */
   async next(ms) {
     if (!this.areLeft) {
       this._known = (await Promise.all(this._hosts.map((host) => resolve(host, ms)))).flat()
@@ -126,7 +130,7 @@ class Addresses {
     return address
   }
 
-  /** We could not log in: a refusal, or something else, which ends what refusals there were. */
+  /** We could not log in. If that was no refusal, it ends the refusals of this address. */
   refused({ name }, error) {
     if (/^SASL/.test(error.message)) error.code ??= '28P01' // pg's own: there is no password
     if (!LOGIN_REFUSED.test(error.code)) this._refusals.delete(name)
@@ -138,7 +142,7 @@ class Addresses {
     this._refusals.delete(name)
   }
 
-  /** The error, if for long enough each address has done nothing but refuse us; else null. */
+  /** The last one's error, if all addresses have refused us for refusalTimeout; else null. */
   get verdict() {
     const refusals = this._known.map(({ name }) => this._refusals.get(name))
     const last = (refusal) => refusal && clock() - refusal.since >= this._refusalTimeout
@@ -247,7 +251,7 @@ class Trouble {
     this._log(line)
   }
 
-  /** It may go on: that is no news. */
+  /** We try again, and do not know yet: nothing is wrong now, and nothing is logged. */
   pauses() {
     this.text = null
   }
@@ -291,18 +295,19 @@ function clock() {
   return performance.now() + slept
 }
 
-// For how long the machine slept since its start, plus a constant: performance.now() began later.
+// os.uptime() less performance.now(): a constant, plus the time for which the machine slept.
 let slept = -Infinity
 
 const noop = () => {}
-const promised = async (call) => call()
+const promised = async (call) => call() // what it throws becomes a rejection
 
-// Node's timers end at 2 ** 31 ms. One without end does not keep the process alive.
+// Ends early, without an error, when signal is aborted. Node's timers end at 2 ** 31 ms. A pause
+// without end does not keep the process alive.
 const pause = (ms, signal) => sleep(Math.min(ms, 1e9), null, { signal, ref: ms < 1e9 }).catch(noop)
 
 /**
- * The outcome of promise; or an error after ms, for pg waits for ever [connections forgotten], or
- * when signal is aborted.
+ * The outcome of promise; or an error after ms, or when signal is aborted. (pg itself would wait
+ * for ever [connections forgotten].) What promise stands for is not stopped: the caller has to.
  */
 function within(promise, ms, signal) {
   const answered = new AbortController()
