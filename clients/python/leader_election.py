@@ -21,7 +21,8 @@ what errors mean. Here are the threads, the calls and the connections.
   the teller        calls the handlers, one after the other, and ends a leadership at its deadline:
                     so a slow handler holds up no renewal, and a dead server no "lost".
   the application   any of its threads, also in a signal handler, which may interrupt anything. So
-                    there are no locks: close() and resign() are one assignment, and then ring.
+                    no lock is waited for: close() and resign() write down one thing, and then ring
+                    (and close() waits for the end of the teller).
 """
 
 import contextlib
@@ -62,7 +63,7 @@ class _Candidate(core.Candidate):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self._bells = []                    # of all threads that wait
+        self._bells = []                    # of all threads that wait; the engine's is a _Waker
 
     def start(self):
         self._refuse_forked()
@@ -76,9 +77,10 @@ class _Candidate(core.Candidate):
         self._refuse_forked()
         seen = self._await(lambda: self._current() or self._closing, timeout)
         if self._error:
-            self.close()                    # waits until the lease is given back
+            self.close()                    # the lease is given back first, if that does not hang
             raise self._error
-        # The one that was seen, even if it was lost just now: None would mean that we are closed.
+        # The one that was seen, even if it was lost just now: None means that we are closed, or
+        # that the time is over.
         return seen.term if isinstance(seen, core.Tenure) else None
 
     def fenced(self, connection):
@@ -115,7 +117,7 @@ class _Candidate(core.Candidate):
     # --- any thread
 
     def _tell(self):
-        """Call the handler that is due, if one is: then returns true."""
+        """Call the handler of the next event that is due. Returns whether one was due."""
         lead, due = self._lead, self._due()
         if due:
             self._handle(*due)
@@ -183,10 +185,12 @@ class _Standing(_Candidate, core.Engine):
         return super().start()
 
     def close(self):
+        """Any thread; waits for the teller, which ends after the engine."""
         super().close()
-        teller = self._teller               # ends last
+        teller = self._teller
         ours = self._engine, teller, self._checker
-        # A handler or health check that calls it is waited for, and does not wait. [handlers]
+        # Not if a handler or health check calls it: the teller or the engine waits for that one.
+        # [handlers]
         if teller and not self._is_forked() and threading.current_thread() not in ours:
             if teller.is_alive():
                 teller.join(self._call_timeout)
@@ -211,7 +215,7 @@ class _Standing(_Candidate, core.Engine):
                 seconds = 0.0
             except Exception as error:
                 seconds = self._recover(error)
-        with contextlib.suppress(Exception):    # then the end of session or lease does it
+        with contextlib.suppress(Exception):    # if it fails, session or lease ends without us
             self._withdraw()
         self._hang_up()
         self._engine_ended = True
@@ -262,11 +266,11 @@ class _Standing(_Candidate, core.Engine):
     def _give_back(self):
         """The end of a leadership, at the server."""
         self._await_lost()
-        # Cleared first: a call that fails is tried once, not for ever. [spin: server down]
+        # _held is cleared first: a call that fails is not tried again. [spin: server down]
         held, self._held = self._held, None
         self._release(held)
         if self._lead.ends[0] != "connection lost":
-            # Others first, and a lone candidate does not spin. [resign, alone]
+            # So others are elected first, and a lone candidate does not spin. [resign, alone]
             self._await(lambda: self._closing, 1.0)
 
     def _await_lost(self):
@@ -275,7 +279,8 @@ class _Standing(_Candidate, core.Engine):
             self._trouble.log("handler", "a handler has not returned yet")
 
     def _rest(self, seconds):
-        """Until there is something to do, or news of our election come."""
+        """Until these seconds are over, we are closing, leadership is lost, or news of our election
+        come."""
         until, name = self._now() + seconds, json.dumps(self.election, ensure_ascii=False)
         while self._now() < until and not self._closing and bool(self._held) == self.leads:
             self._waker.sleep(until, self._wire and self._wire.pgconn.socket)
@@ -345,7 +350,8 @@ class Leadership(core.SessionCandidate, _Standing):
         self._addresses = _Addresses(self._refusal_timeout, conninfo_to_dict(where))
 
     def _stand(self):
-        """Wait for a slice to be elected. Joins first: so our place in line survives each slice."""
+        """Wait for one slice to be elected. Joins first, once for each connection: so our place in
+        line survives each slice."""
         if not self._wire:
             self._wire = self._connect(self._addresses)
             hello = self._wire.ask(self._until(), self._HELLO)
@@ -353,7 +359,8 @@ class Leadership(core.SessionCandidate, _Standing):
             if not self._pooler:
                 self._wire.ask(self._until(), self._NO_TIMEOUTS)
             self._call(self._JOIN, self.candidate, self._rank, self._metadata)
-            self._trouble.ends()    # campaign() may refuse us all the same
+            # Not _answered(): campaign() may refuse us all the same, and its refusal may last.
+            self._trouble.ends()
         [term] = self._campaign()
         return self._ask(self._RENEW, term, self._metadata) if term else None
 
@@ -363,8 +370,9 @@ class Leadership(core.SessionCandidate, _Standing):
             return self._call(self._CAMPAIGN, self.candidate, seconds, more=seconds,
                               stop=self._stop_if_closing)
         except core.Stopped:
-            # Were the connection closed now, the server would log that as FATAL. The answer may be
-            # a grant: _withdraw() gives it back. [slices: SIGTERM]
+            # Cancel the campaign: if we closed the connection now, the server would log that as
+            # FATAL. If it has elected us all the same, _withdraw() gives that back.
+            # [slices: SIGTERM]
             self._wire.cancel(self._until())
             raise
 
@@ -372,8 +380,9 @@ class Leadership(core.SessionCandidate, _Standing):
         self._withdraw()
 
     def _withdraw(self):
-        """Also gives back what we hold. Through a pooler the session would go on without us. If
-        this fails, the end of the session does it."""
+        """Leave, which also gives back what we hold, and end the session. Without leave() the
+        session of a pooler would go on standing. If the call fails, the end of the session does
+        it."""
         if self._wire:
             with contextlib.suppress(Exception):
                 self._call(self._LEAVE)
@@ -412,7 +421,7 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
         try:
             self._wire = self._connect(self._listeners)
             self._wire.ask(self._until(), "LISTEN leadership_changed")
-            self._listeners.found_primary()     # a standby refuses that
+            self._listeners.found_primary()     # for a standby refuses LISTEN
         except Exception as error:
             self._cannot_listen(error)
 
@@ -421,8 +430,9 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
 
     def _withdraw(self):
         if self._stands:
-            self._stands = False        # tried once, as in _give_back()
-            # It may lead, by an answer that was lost. Then its lease runs out.
+            self._stands = False        # first: tried once, as in _give_back()
+            # leave() refuses one that leads. We may, if the answer to acquire() was lost: then that
+            # lease runs out.
             with contextlib.suppress(psycopg.errors.InvalidParameterValue):
                 self._call(self._LEAVE, self.candidate)
 
@@ -480,8 +490,8 @@ class _SelfTelling(_Candidate):
                 self._tell()
             finally:
                 self._telling.release()
-            # Asked when it is released: a signal may have come after _tell(), whose handler could
-            # not tell what it caused.
+            # Look again when the lock is released: a signal handler may have called resign() after
+            # _tell(), and could not tell that, because the lock was taken.
             if not self._due():
                 break
 
@@ -671,7 +681,7 @@ class _Wire:
     def ask(self, until, sql, *values, stop=None):
         """The first row of the answer, as texts (NULL is ""), or None."""
         texts = [None if value is None else str(value).encode(self._encoding) for value in values]
-        # Small enough to be sent at once, whatever the socket's buffer.
+        # We do not flush in steps: the call is small enough for any socket's buffer.
         self.pgconn.send_query_params(sql.encode(), texts)
         result = self._result(until, stop)
         if result.status == ExecStatus.FATAL_ERROR:
@@ -682,7 +692,8 @@ class _Wire:
         return [(value or b"").decode() for value in row]
 
     def _result(self, until, stop=None):
-        """When the call has come to its end. (It has only one: we send one statement a call.)"""
+        """Wait for the end of the call, and return its last result. (It has only one: we send one
+        statement a call.)"""
         result = None
         while True:
             while self.pgconn.is_busy():

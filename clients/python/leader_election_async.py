@@ -19,9 +19,10 @@ what errors mean. Handlers and health checks may be coroutine functions, too. He
 the calls and the connections. Tasks of ours, in the application's loop; one of the application's
 that is cancelled takes none of them with it:
 
-  the engine        makes all calls to the server, one after the other; its waits end at the
-                    deadline of a leadership.
+  the engine        makes all calls to the server, one after the other. It sees the deadline of a
+                    leadership go by: calls end then, and rests look each second.
   the teller        calls the handlers, one after the other: so a slow handler holds up no renewal.
+                    There is one while there is something to tell.
 
 While the loop is blocked, nothing is renewed and nothing is told; `term` is None all the same once
 the deadline is over.
@@ -78,9 +79,10 @@ class _Candidate(core.Candidate):
         self._refuse_forked()
         seen = await self._await(lambda: self._current() or self._closing, timeout)
         if self._error:
-            await self.close()              # waits until the lease is given back
+            await self.close()              # the lease is given back first, if that does not hang
             raise self._error
-        # The one that was seen, even if it was lost just now: None would mean that we are closed.
+        # The one that was seen, even if it was lost just now: None means that we are closed, or
+        # that the time is over.
         return seen.term if isinstance(seen, core.Tenure) else None
 
     async def fenced(self, connection):
@@ -108,7 +110,8 @@ class _Candidate(core.Candidate):
             return
         self._end("closed")
         ours = [task for task in (self._engine, self._teller, self._checker) if _runs(task)]
-        # A handler or health check that calls it is waited for, and does not wait. [handlers]
+        # Not if a handler or health check calls it: the teller or the engine waits for that one.
+        # [handlers]
         if ours and asyncio.current_task() not in ours:
             await asyncio.wait(ours, timeout=self._call_timeout)
 
@@ -121,12 +124,12 @@ class _Candidate(core.Candidate):
     # --- any task
 
     async def _run_teller(self):
-        """The teller, which there is while there is something to tell."""
+        """The teller, from beginning to end: until nothing is due. _ring() begins the next one."""
         while await self._tell():
             pass
 
     async def _tell(self):
-        """Call the handler that is due, if one is: then returns true."""
+        """Call the handler of the next event that is due. Returns whether one was due."""
         lead, due = self._lead, self._due()
         if due:
             try:
@@ -143,7 +146,7 @@ class _Candidate(core.Candidate):
             elif event == "yield":
                 self._resign()
         except asyncio.CancelledError:
-            pass        # what `work.cancel(); await work` comes to: the handler has ended
+            pass        # `work.cancel(); await work` raises this: the handler has ended
         except Exception as error:
             self._handler_failed(event, error)
         except SystemExit as error:
@@ -171,7 +174,8 @@ class _Candidate(core.Candidate):
         return value
 
     def _ring(self):
-        """Something has changed: wake all that wait, and have a teller, if something is to tell."""
+        """Something has changed: wake all that wait, and begin a teller, if an event is due and
+        none runs."""
         for bell in self._bells:
             if not bell.done():
                 bell.set_result(None)
@@ -218,7 +222,7 @@ class _Standing(_Candidate, core.Engine):
                 seconds = 0.0
             except Exception as error:
                 seconds = self._recover(error)
-        with contextlib.suppress(Exception):    # then the end of session or lease does it
+        with contextlib.suppress(Exception):    # if it fails, session or lease ends without us
             await self._withdraw()
         self._hang_up()
         self._engine_ended = True
@@ -268,11 +272,11 @@ class _Standing(_Candidate, core.Engine):
     async def _give_back(self):
         """The end of a leadership, at the server."""
         await self._await_lost()
-        # Cleared first: a call that fails is tried once, not for ever. [spin: server down]
+        # _held is cleared first: a call that fails is not tried again. [spin: server down]
         held, self._held = self._held, None
         await self._release(held)
         if self._lead.ends[0] != "connection lost":
-            # Others first, and a lone candidate does not spin. [resign, alone]
+            # So others are elected first, and a lone candidate does not spin. [resign, alone]
             await self._await(lambda: self._closing, 1.0)
 
     async def _await_lost(self):
@@ -282,7 +286,8 @@ class _Standing(_Candidate, core.Engine):
             self._trouble.log("handler", "a handler has not returned yet")
 
     async def _rest(self, seconds):
-        """Until there is something to do, or news of our election come."""
+        """Until these seconds are over, we are closing, leadership is lost, or news of our election
+        come."""
         await self._await(lambda: self._closing or self._heard or bool(self._held) != self.leads,
                           seconds)
         self._heard = False         # before we ask, so that what comes meanwhile is not missed
@@ -319,8 +324,8 @@ class _Standing(_Candidate, core.Engine):
         return self._grant_of(sent, await self._call(sql, *values))
 
     async def _within(self, work, more=0.0, stop=False):
-        """What this task or coroutine returns, if it does so in time; else it is cancelled. stop:
-        also when we are closing."""
+        """What this task or coroutine returns, if it does so in time; else it is cancelled, and
+        TimeoutError raised. stop: it is cancelled, and Stopped raised, also when we are closing."""
         until = self._until(more)
         task = asyncio.ensure_future(work)
         task.add_done_callback(self._on_done)
@@ -367,7 +372,8 @@ class Leadership(core.SessionCandidate, _Standing):
         self._addresses = _Addresses(self._refusal_timeout, *_read(where))
 
     async def _stand(self):
-        """Wait for a slice to be elected. Joins first: so our place in line survives each slice."""
+        """Wait for one slice to be elected. Joins first, once for each connection: so our place in
+        line survives each slice."""
         if not self._wire:
             self._wire = await self._connect(self._addresses)
             hello = await self._within(self._wire.ask(self._HELLO))
@@ -375,14 +381,15 @@ class Leadership(core.SessionCandidate, _Standing):
             if not self._pooler:
                 await self._within(self._wire.ask(self._NO_TIMEOUTS))
             await self._call(self._JOIN, self.candidate, self._rank, self._metadata)
-            self._trouble.ends()    # campaign() may refuse us all the same
+            # Not _answered(): campaign() may refuse us all the same, and its refusal may last.
+            self._trouble.ends()
         [term] = await self._campaign()
         return await self._ask(self._RENEW, term, self._metadata) if term else None
 
     async def _campaign(self):
-        """If we close meanwhile, asyncpg has the server cancel it, and _withdraw() waits for that,
-        and gives back what was granted. Were the connection closed, the server would log that as
-        FATAL. [slices: SIGTERM]"""
+        """One slice: a row with the term, or NULL. If close() is called meanwhile, asyncpg has the
+        server cancel the campaign; _withdraw() waits for that, and gives back what was granted. If
+        we closed the connection, the server would log that as FATAL. [slices: SIGTERM]"""
         seconds = self._fitting_slice
         return await self._within(
             self._wire.conn.fetchrow(self._CAMPAIGN, self.election, self.candidate, seconds),
@@ -397,8 +404,9 @@ class Leadership(core.SessionCandidate, _Standing):
         await self._withdraw()
 
     async def _withdraw(self):
-        """Also gives back what we hold. Through a pooler the session would go on without us. If
-        this fails, the end of the session does it."""
+        """Leave, which also gives back what we hold, and end the session. Without leave() the
+        session of a pooler would go on standing. If the call fails, the end of the session does
+        it."""
         if self._wire:
             with contextlib.suppress(Exception):
                 await self._call(self._LEAVE)
@@ -440,13 +448,13 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
         return grant
 
     async def _begin_to_listen(self):
-        """Each minute anew: asyncpg has no keepalives, and silence alone tells that a path is cut.
-        Then we still ask each interval."""
+        """Listen over a new connection, each minute anew: asyncpg sets no keepalives, and over a
+        path that was cut no news come, and no error. Until then we still ask each interval."""
         self._hang_up()
         try:
             self._wire = await self._connect(self._listeners)
             await self._within(self._wire.conn.add_listener("leadership_changed", self._on_news))
-            self._listeners.found_primary()     # a standby refuses that
+            self._listeners.found_primary()     # for a standby refuses LISTEN
             self._listen_at = self._now() + 60.0
         except Exception as error:
             self._cannot_listen(error)
@@ -465,14 +473,15 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
 
     async def _withdraw(self):
         if self._stands:
-            self._stands = False        # tried once, as in _give_back()
-            # It may lead, by an answer that was lost. Then its lease runs out.
+            self._stands = False        # first: tried once, as in _give_back()
+            # leave() refuses one that leads. We may, if the answer to acquire() was lost: then that
+            # lease runs out.
             with contextlib.suppress(asyncpg.InvalidParameterValueError):
                 await self._call(self._LEAVE, self.candidate)
 
     async def _call(self, sql, *values):
         """Over any connection of the pool's. One on which a call may go on is closed: it does not
-        get into the pool again."""
+        get into the pool again. lent: the pool's connection, once it has lent us one."""
         lent = []
         try:
             return await self._within(self._call_over_pool(lent, sql, self.election, *values))
@@ -482,8 +491,8 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
             for conn in lent:
                 with contextlib.suppress(asyncpg.InterfaceError):   # it is the pool's again
                     conn.terminate()
-            lent.append(None)       # what is lent from now on comes too late
-            self._addresses.answered(_POOL)         # a refusal would be another word
+            lent.append(None)       # what is lent from now on comes too late: not to be used
+            self._addresses.answered(_POOL)         # no answer in time is no refusal
             raise
         except Exception as error:
             if lent:
@@ -493,7 +502,7 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
 
     async def _call_over_pool(self, lent, sql, *values):
         async with self._acquire() as conn:
-            if lent:                # given up; see _hang_up_late()
+            if lent:                # _call() has given up, and the cancellation was lost
                 raise asyncio.CancelledError
             lent.append(conn)
             self._addresses.answered(_POOL)
@@ -720,11 +729,12 @@ class _Wire:
         self.conn.add_termination_listener(lambda _: listener(self))
 
     async def ask(self, sql, *values):
-        """The first row of the answer, as texts (NULL is ""), or None. A statement with arguments
-        takes two steps, which a transaction pooler may send to two sessions; COPY is the one way in
-        which asyncpg reads a row in one."""
+        """The first row of the answer, as COPY's texts (NULL: a backslash and N, which no caller
+        reads), or None. With arguments, asyncpg prepares a statement, then executes it: a
+        transaction pooler may send these two steps to two sessions. COPY is its only way to read a
+        row in one step."""
         rows = asyncio.Queue()
-        # The driver's own time limit is out of the way of ours. [query timeout]
+        # The driver's own time limit is made so long that ours is always first. [query timeout]
         await self.conn.copy_from_query(_fill(sql, *values), output=rows.put, timeout=86400)
         return None if rows.empty() else rows.get_nowait().decode().rstrip("\n").split("\t")
 
@@ -756,7 +766,8 @@ def _runs(task):
 
 
 def _seen(task):
-    """Its error is ours to report, not asyncio's."""
+    """Take the task's error, so that asyncio does not log it as never retrieved: we report it
+    ourselves. Returns that error; True if the task was cancelled."""
     return task.cancelled() or task.exception()
 
 

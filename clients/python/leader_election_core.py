@@ -12,7 +12,11 @@ The states, as docs/clients.md draws them for all languages, and the methods bet
 
     standing --_begin(grant)--> leads --_lose(reason)--> losing --_give_back()--> standing
                                 leads --_extend(lead, grant)--> leads
+                                leads --_lose("failover")--> losing --_begin(grant)--> leads
     any --_end("closed"), _fail(error)--> (if we lead: losing, then) closed
+
+At the deadline _current() does what _lose("expired") would do. While losing, _current() is None, and
+_held (see Engine) is what is still to be given back: after _lose("not renewed"), nothing.
 
 Invariant: a term is never given out after the deadline, which is counted from the *sending* of
 the last answered renewal; every "elected" has exactly one "lost"; the handlers of "lost" have
@@ -42,8 +46,8 @@ class NotLeader(Exception):
     """fenced() was called, and this instance does not lead."""
 
 
-# What the server has given us. third: of the lease, in seconds; then we renew. yielding: we are
-# asked to go.
+# What the server has given us. deadline: by our clock, _now(). third: a third of the seconds from
+# the call to the deadline; we rest for so long, then we renew. yielding: we are asked to go.
 Grant = namedtuple("Grant", "term deadline third yielding")
 
 
@@ -86,14 +90,15 @@ class Candidate:
         self._unfenced, self._health_check = unfenced, health_check
         self._handlers = {"elected": on_elected, "lost": on_lost, "yield": on_yield,
                           "error": on_error}
-        # The last one, as the application knows it. Before the first: one that is over and told.
+        # The present or the last tenure. It does not say whether we lead: _current() does. Before
+        # the first one: a tenure that is over, and whose end has been told.
         self._lead = Tenure(Grant(0, 0.0, 0.0, False), ["never led"], {"elected", "lost"})
         self._closing = None                # why we end for good: "closed", or an "error"
         self._error = None                  # that error
         self._trouble = Trouble(self._warn)
         self._pid = None                    # of the process that called start()
         self._named_in = None if candidate else os.getpid()     # the process of a default name
-        self._engine_ended = True           # nothing more to be given back
+        self._engine_ended = True           # nothing (more) is to be given back
 
     # --- for the application
 
@@ -110,7 +115,8 @@ class Candidate:
     @property
     def state(self):
         """What the last attempt came to: standing, leads, unhealthy, "unreachable: ...",
-        "refused: SQLSTATE ...", closed, "failed: SQLSTATE ...". Does not block."""
+        "refused: SQLSTATE ...", closed, "failed: SQLSTATE ...". It has no word for losing: it says
+        standing, the trouble or closed then. Does not block."""
         if self._is_forked():
             return f"failed: {self._forked_text()}"
         if self._error:
@@ -140,7 +146,8 @@ class Candidate:
         return None if lead.ends or self._is_forked() else lead
 
     def _begin(self, grant):
-        """Lead, unless the grant came too late: then the next turn gives it back."""
+        """Lead, unless the grant came too late, or we are closing: then the next turn gives it
+        back."""
         if self._now() < grant.deadline and not self._closing:
             self.changes += 1
             self._lead = Tenure(grant)
@@ -191,7 +198,8 @@ class Candidate:
         return None
 
     def _handler_failed(self, event, error):
-        """What its error means, says the table in docs/clients.md. [handlers]"""
+        """A handler has raised this error. The table in docs/clients.md says what that means.
+        [handlers]"""
         if isinstance(error, SystemExit):
             self._fail(error)
             return
@@ -208,7 +216,7 @@ class Candidate:
     # --- what fenced() refuses
 
     def _tenure_to_fence(self):
-        """The present one."""
+        """The tenure in which we lead now."""
         self._refuse_forked()
         lead = self._current()
         if not lead:
@@ -242,10 +250,10 @@ class Candidate:
 
 # --- what errors mean
 
-# SQLSTATEs, or classes of them. What a primary refuses may pass: by a restore, CREATE EXTENSION,
-# GRANT, a rename.
+# SQLSTATEs, or classes of them. A primary refuses this, and a restore, CREATE EXTENSION, GRANT or a
+# rename may mend it: we try for ever.
 MAY_PASS = ("42501", "3F000", "42883", "42P01", "LE003")
-# These end us when they have lasted for refusal_timeout. [refused for good]
+# A primary refuses this: it ends us when it has lasted for refusal_timeout. [refused for good]
 LASTING = ("28", "3D000", "22023", "0A000", "25001")
 # No primary is there to refuse: a broken connection, shutdown and start, no room, a standby
 NO_ANSWER = ("08", "57P", "53", "25006")
@@ -272,29 +280,30 @@ class LoginFailed(Exception):
 
 
 class NotPrimary(Exception):
-    """What this server says counts for nothing."""
+    """A standby has answered, and may lag: whatever it says counts for nothing."""
 
 
 class Engine(Candidate):
     """What the engines of both clients share.
 
-    _held is the grant that the server may take us to hold. What is held, but not led, is given back
-    when the handlers of "lost" have returned, and before we lead again.
+    _held is a grant that may still be ours at the server, or None. If we hold one
+    and do not lead, we give it back when the handlers of "lost" have returned, and before we lead
+    again.
 
-    A client says which class of error a pooler in between is, _PooledError, and which _addresses
-    there are; session and detached candidate, whether the lease is _BOUND to a connection: then
-    closing it gives the lease back.
+    A client sets _PooledError, the class of the error for a pooler in between, and _addresses.
+    SessionCandidate and DetachedCandidate set _BOUND: whether the lease is bound to a connection,
+    so that closing that one gives the lease back.
     """
 
     _held = None
-    _wire = None                    # a connection of our own, when there is one
-    _attempted = float("-inf")      # when we called last
+    _wire = None                    # the session; of a detached candidate, where it listens
+    _attempted = float("-inf")      # when the last attempt to stand or renew began
     _pause = FIRST_PAUSE
     _refused_since = None           # by a primary, after login, for a lasting reason
     _health_text = ""               # what the health check said
 
     def _stop_if_closing(self):
-        """For waits that close() need not wait for."""
+        """Called before and in waits that are to end when we are closing: ends them by Stopped."""
         if self._closing:
             raise Stopped
 
@@ -313,7 +322,7 @@ class Engine(Candidate):
         return Grant(int(term), sent + seconds, seconds / 3, yielding == "t")
 
     def _answered(self):
-        """A turn has come to its end: that is a break in all troubles."""
+        """A turn has ended without an error: so no trouble lasts any longer."""
         self._refused_since = None
         self._trouble.ends()
 
@@ -328,15 +337,15 @@ class Engine(Candidate):
         did_nothing = self.leads and sqlstate_of(error) in DID_NOTHING     # the deadline decides
         if self._BOUND and not did_nothing:
             self._lose("connection lost")
-        # Closing the socket of a session gives its lease back, which is done only when the handlers
-        # of "lost" have returned: by the next turn.
+        # _wire may be what failed: close it. But not a session that holds the lease: that would
+        # give it back before the handlers of "lost" have returned. The next turn does it.
         if not (self._BOUND and self._held):
             self._hang_up()
         if not self._closing:
             self._judge(error)
         lead = self._current()
         if isinstance(error, (LoginFailed, NotPrimary)) and self._addresses.left and not lead:
-            return 0.0      # the others of this round at once
+            return 0.0      # try the other addresses of this round at once
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         if lead:            # often: a pool may hand out one broken connection after the other
             pause = min(pause, lead.grant.third / 8)
@@ -346,8 +355,9 @@ class Engine(Candidate):
         """What an error means for good. A refusal ends us when it has lasted for refusal_timeout:
         before login, if every address refuses us; after login, if it is a primary's word."""
         sqlstate, verdict = sqlstate_of(error), None
-        if isinstance(error, NotPrimary):       # no break in what a primary says, either
-            if not self._addresses.left:        # no trouble while the next one is the primary
+        # A standby neither refuses us nor ends a primary's refusal: _refused_since stays as it is.
+        if isinstance(error, NotPrimary):
+            if not self._addresses.left:        # else the next address may be the primary
                 self._trouble.begins("unreachable", sqlstate, text_of(error))
             return
         if isinstance(error, LoginFailed):
@@ -379,9 +389,9 @@ class Trouble:
 
     def __init__(self, warn):
         self._warn = warn
-        self.text = None            # None: an answer
-        self._logged = {}           # when, by kind
-        self._is_known = False      # by the log: its end is to be logged, too
+        self.text = None            # None: no trouble, or none any more
+        self._logged = {}           # when each kind was logged last
+        self._is_known = False      # the log tells of this trouble: it is to tell of its end, too
 
     def begins(self, word, sqlstate, text):
         self.text = word if word == "unhealthy" else f"{word}: {text}"
@@ -395,7 +405,7 @@ class Trouble:
             self._warn("all is well again")
 
     def log(self, kind, text):
-        """Once a minute for each kind. Returns whether it was logged."""
+        """Log this text, but once a minute for each kind. Returns whether it was logged."""
         now = time.monotonic()
         if now - self._logged.get(kind, float("-inf")) < 60.0:
             return False
@@ -442,8 +452,8 @@ class SessionCandidate(Engine):
         metadata => $4::pg_catalog.jsonb, auto_renew => false)"""
     _CAMPAIGN = """CALL leader_election.campaign($1, $2,
         timeout => pg_catalog.make_interval(secs => $3))"""
-    # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
-    # least 3, and another leads at once then.
+    # Half of what remains is our deadline: the server may end the session of a silent peer after
+    # 3 * floor(lease / 3) seconds, at least 3, and another leads at once then.
     _RENEW = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
         metadata => $3::pg_catalog.jsonb) WHERE term OPERATOR(pg_catalog.=) $2::pg_catalog.int8"""
     _LEAVE = "SELECT leader_election.leave($1)"
@@ -464,8 +474,8 @@ class SessionCandidate(Engine):
         self._fitting_slice = self._fit_slice(*limits)
 
     def _fit_slice(self, logged_from, statement_timeout):
-        """For how many seconds a campaign waits: less than what the server logs as a slow
-        statement [slices], or cancels, if we must not set that."""
+        """For how many seconds a campaign waits: less than the server's log_min_duration_statement
+        [slices], and less than its statement_timeout, if we must not turn that off."""
         if self._slice is not None:
             return self._slice
         seconds = 5.0
@@ -493,7 +503,7 @@ class DetachedCandidate(Engine):
     _IN_RECOVERY = "SELECT pg_catalog.pg_is_in_recovery()"
 
     _request = None         # of acquire(), until one is granted
-    _stands = False         # as the server knows it
+    _stands = False         # the server may know us as a candidate: we have asked, and not left
     _listeners = None       # addresses to listen at
     _listen_at = 0.0        # when we try to listen next
 
@@ -527,7 +537,7 @@ class Addresses:
         self._last = self._primary = None
 
     def begin_round(self, addresses):
-        """With the one that was the primary."""
+        """Begin anew, with the address that was last found to be the primary's."""
         self.all = addresses
         self.left = sorted(addresses, key=lambda address: address != self._primary)
 
@@ -537,8 +547,8 @@ class Addresses:
         return self._last
 
     def refused(self, address, error):
-        """It has said no, before login, or something else: then nobody knows what it would say,
-        which is no refusal."""
+        """A connection to this address has failed. If that was a refused login, remember since when
+        it refuses us. Anything else (no answer, say) is no refusal, and ends one."""
         if not sqlstate_of(error).startswith(REFUSES_LOGIN):
             return self.answered(address)
         since, _ = self._refusals.get(address, (time.monotonic(), None))
@@ -548,11 +558,13 @@ class Addresses:
         self._refusals.pop(address, None)
 
     def found_primary(self):
-        """The last address is the primary's: the next round begins with it."""
+        """The address that was taken last is the primary's: this round is over, and the next one
+        begins with it."""
         self._primary, self.left = self._last, []
 
     def verdict(self):
-        """The error, if the last word of every address is a refusal, and has been for so long."""
+        """The error that ends us: if the last word of every address is a refusal, and has been for
+        refusal_timeout. Else None."""
         refusals = [self._refusals.get(address) for address in self.all]
         if not refusals or None in refusals:
             return None
@@ -561,7 +573,8 @@ class Addresses:
 
 
 def addresses_of(host, port, hostaddr, found):
-    """The addresses of a server, of whose name getaddrinfo() has found these. [one name]"""
+    """The addresses of one server. found: what getaddrinfo() has answered for its name. [one name]
+    """
     ips = dict.fromkeys(address[0] for *_, address in found)
     return [Address(host, port, ip) for ip in ips or [hostaddr]]
 
