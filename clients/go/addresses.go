@@ -10,15 +10,15 @@ import (
 	"github.com/lib/pq"
 )
 
-// Addresses are where a session connects to. Each host of the connection strings,
-// and each address that its name has now, is one. They are tried in rounds.
+// Addresses are where a session connects to: for each host of the connection strings,
+// each address that its name has now. They are tried in rounds.
 type addresses struct {
 	lines    string
 	hosts    []host             // of the lines
-	round    []address          // of this round
-	tried    int                // how many of them
-	first    string             // where the primary was last
-	refusals map[string]refusal // by address, if the last word there was one
+	round    []address          // of this round, in the order in which they are tried
+	tried    int                // how many of them were
+	first    string             // where the primary was last: a round begins there
+	refusals map[string]refusal // by address, if the last login there was refused
 }
 
 type host struct {
@@ -32,11 +32,12 @@ type address struct {
 }
 
 type refusal struct {
-	since time.Time
-	err   error
+	since time.Time // the first refusal of an unbroken row
+	err   error     // the last one
 }
 
-// next is the next address. ctx limits a look into the DNS, as a round begins.
+// next is the next address to try. After the last one of a round a new round begins: it
+// looks up the names, no longer than ctx allows.
 func (a *addresses) next(ctx context.Context) (address, error) {
 	if a.hosts == nil {
 		hosts, err := readHosts(a.lines)
@@ -55,6 +56,7 @@ func (a *addresses) next(ctx context.Context) (address, error) {
 // more says whether this round goes on.
 func (a *addresses) more() bool { return a.tried < len(a.round) }
 
+// lookUp begins a round.
 func (a *addresses) lookUp(ctx context.Context) {
 	a.round, a.tried = nil, 0
 	for _, h := range a.hosts {
@@ -72,7 +74,7 @@ func (a *addresses) lookUp(ctx context.Context) {
 	}
 }
 
-// add puts where the primary was last before all others.
+// add adds an address to the round: in front, if the primary was there last.
 func (a *addresses) add(at address) {
 	a.round = append(a.round, at)
 	if at.where == a.first {
@@ -81,12 +83,13 @@ func (a *addresses) add(at address) {
 	}
 }
 
-// prefer begins the next round with an address.
+// prefer notes that the primary is there: this round is over, and the next one begins
+// with it.
 func (a *addresses) prefer(at address) {
 	a.first, a.tried = at.where, len(a.round)
 }
 
-// heard notes what came of a login.
+// heard notes what came of a login: a refusal, or anything else, success too.
 func (a *addresses) heard(at address, err error) {
 	if refusing.MatchString(sqlState(err)) {
 		a.refused(at, err)
@@ -106,7 +109,7 @@ func (a *addresses) refused(at address, err error) {
 // answered notes that an address refuses us no more: it let us in, or was not reached.
 func (a *addresses) answered(at address) { delete(a.refusals, at.where) }
 
-// verdict is the last refusal, if all addresses have refused for so long.
+// verdict is a refusal, if all addresses of the round have refused for so long; else nil.
 func (a *addresses) verdict(limit time.Duration) (err error) {
 	for _, at := range a.round {
 		refusal, ok := a.refusals[at.where]
@@ -118,8 +121,9 @@ func (a *addresses) verdict(limit time.Duration) (err error) {
 	return err
 }
 
-// readHosts makes the list of hosts of connection strings: lib/pq is given one at a
-// time, and dials what it is told.
+// readHosts makes the list of hosts of connection strings, with a connector of lib/pq for
+// each. lib/pq looks up nothing: the socket dials our address for it. Numbers are what
+// hostaddr says.
 func readHosts(lines string) (hosts []host, err error) {
 	for _, line := range strings.Split(strings.TrimSpace(lines), "\n") {
 		settings, err := readSettings(line)
@@ -149,7 +153,7 @@ func readHosts(lines string) (hosts []host, err error) {
 	return hosts, nil
 }
 
-// take takes a list out of the settings, or else from the environment.
+// take takes a list, with commas, out of the settings, or else from the environment.
 func take(settings map[string]string, name, variable string) []string {
 	value, ok := settings[name]
 	if !ok {

@@ -12,8 +12,9 @@ import (
 )
 
 // NewDetached makes a detached candidate over the application's own pool, of
-// any driver. The pool has to have a connection to spare for each call; one
-// whose answer does not come in time is thrown away when the driver returns.
+// any driver. The pool has to have a connection to spare for each call. A
+// connection whose answer does not come in time is thrown away when the driver
+// returns.
 func NewDetached(db *sql.DB, opts Options) *Leadership {
 	l := newLeadership(opts)
 	l.addresses.round, l.addresses.tried = []address{{where: "the pool"}}, 1
@@ -21,14 +22,16 @@ func NewDetached(db *sql.DB, opts Options) *Leadership {
 	return l
 }
 
+// A pool is the link of a detached candidate. For the engine it is one address, of a round
+// that is over: a failed call is followed by a pause.
 type pool struct {
 	l       *Leadership
 	db      *sql.DB
 	request string // one for all tries until it is granted, so that no grant is lost [lost answer]
-	stands  bool   // the server may know us
+	stands  bool   // the server may know us: leave has to be called
 }
 
-// stand is not cut short by the end of Run: leave has to come after it.
+// stand asks once. The end of Run does not cut it short: leave has to come after it.
 func (p *pool) stand(context.Context) (grant, error) {
 	p.stands = true
 	p.request = or(p.request, random(16))
@@ -45,7 +48,8 @@ func (p *pool) renew(term int64) (grant, error) {
 }
 
 // leave is tried once: what it does not give back ends by itself. The statement gives
-// the term back (FROM) before it withdraws, which the server refuses to a leader.
+// the term back (FROM) before it withdraws: the server refuses a leader that withdraws.
+// It has the columns of a grant, as query reads no others.
 func (p *pool) leave(term int64) {
 	if p.stands {
 		p.stands, p.request = false, ""
@@ -58,7 +62,8 @@ func (p *pool) leave(term int64) {
 func (p *pool) idle(ctx context.Context, d time.Duration) { p.l.listen(ctx, d) }
 func (p *pool) wake()                                     {}
 
-// call waits for the answer no longer than CallTimeout, whatever the driver does.
+// call waits for the answer no longer than CallTimeout, whatever the driver does. An
+// answer that comes later is thrown away.
 func (p *pool) call(format string, args ...any) (grant, error) {
 	type answer struct {
 		g          grant
@@ -85,9 +90,10 @@ func (p *pool) call(format string, args ...any) (grant, error) {
 	return a.g, a.err
 }
 
-// ask takes a connection that works: the pool may have some that broke while idle.
-// An error of the kind that may end the client counts only if a primary says so. The
-// first error is one of login.
+// ask takes a connection, and asks for a grant. One that was idle in the pool may have
+// broken: then ask tries another one. An error of the kinds wrong and passing counts only
+// if a primary says so. The result login is the error of a pool that gave no connection,
+// err that of the call.
 func (p *pool) ask(ctx context.Context, grants string) (g grant, login, err error) {
 	for {
 		idle := p.db.Stats().Idle > 0
@@ -110,8 +116,9 @@ func (p *pool) ask(ctx context.Context, grants string) (g grant, login, err erro
 	}
 }
 
-// query asks for a grant, of which a part is ours. All arguments are literals: lib/pq
-// prepares no statement that has no parameters, so that it passes a pooler.
+// query asks for a grant. Of what remains of the lease we believe in one part (1: all, 2:
+// half of it), from when it was sent. All arguments are literals: lib/pq prepares no
+// statement that has no parameters, so that it passes a pooler.
 func query(ctx context.Context, conn *sql.Conn, part time.Duration, format string, args ...any) (g grant, err error) {
 	sent, ms := time.Now(), time.Duration(0)
 	err = conn.QueryRowContext(ctx, "SELECT term, remaining_ms, yielding FROM "+fmt.Sprintf(format, args...)).
@@ -126,8 +133,8 @@ func query(ctx context.Context, conn *sql.Conn, part time.Duration, format strin
 func (l *Leadership) election() string  { return pq.QuoteLiteral(l.opts.Election) }
 func (l *Leadership) candidate() string { return pq.QuoteLiteral(l.opts.Candidate) }
 
-// rank and shown (the metadata) are further arguments, if the program has given them. The
-// server answers an acquire() that is in vain and has none from its memory.
+// rank and shown (the metadata) are further arguments, if the program has given them. An
+// acquire() without them that is in vain is cheap: the server answers from its memory.
 func (l *Leadership) rank() string {
 	if l.opts.Rank == 0 {
 		return ""

@@ -21,16 +21,21 @@ type grant struct {
 }
 
 // A link is how a kind of candidate (session, detached, ...) calls its election. Only
-// the goroutine of Run uses it, but for wake.
+// the goroutine of Run uses it, but for wake, which the goroutine of fn calls.
 type link interface {
-	// stand asks to be elected, and waits for that if it can: until ctx ends.
+	// stand asks to be elected. A session waits for that, for a slice or until ctx has
+	// ended. It returns errNotGranted if it was not elected.
 	stand(ctx context.Context) (grant, error)
+	// renew returns a grant of another term after a failover of the server, and
+	// errNotGranted if the term is over.
 	renew(term int64) (grant, error)
-	// leave gives the term back, if there is one, and withdraws.
+	// leave gives the term back, if there is one (not 0), and withdraws. If that fails,
+	// nobody is told: the lease ends by itself.
 	leave(term int64)
-	// idle waits for so long, until ctx has ended, or until something has happened.
+	// idle is a leader's pause between renewals: it waits for d, until something has
+	// happened, or until ctx has ended (a session: and wake was called).
 	idle(ctx context.Context, d time.Duration)
-	// wake ends idle, when the function of Run has returned.
+	// wake ends idle. It is called when ctx has ended and fn has returned.
 	wake()
 }
 
@@ -41,29 +46,31 @@ var (
 	errStandby    = errors.New("a standby, or a server in recovery")
 )
 
-// unheard is an error that is no primary's word: before login, or a standby's.
+// unheard marks an error that is no primary's word: one of the login, or of a standby.
 type unheard struct{ error }
 
 func (e unheard) Unwrap() error { return e.error }
 
-// final is an error that nobody but the program's author can mend.
+// final marks an error that only the program's author can mend: it ends Run at once.
 type final struct{ error }
 
 func (e final) Unwrap() error { return e.error }
 
+// finally makes a final error.
 func finally(sqlState, format string, args ...any) error {
 	return final{&pq.Error{Code: pq.ErrorCode(sqlState), Message: fmt.Sprintf(format, args...)}}
 }
 
-// The goroutine of Run
+// What the goroutine of Run does
 
-// A phase is what a leadership has come to.
+// A phase is one of the states of the drawing in leaderelection.go. Closed is none of
+// them: turn is not called then.
 type phase int
 
 const (
 	standing phase = iota
 	leads
-	losing // and the lease, or what fn does by it, is still there
+	losing // it does not lead any more, but fn may run, and the lease was not given back
 )
 
 func (l *Leadership) phase() phase {
@@ -98,7 +105,8 @@ func (l *Leadership) turn() {
 	}
 }
 
-// idle waits for a third of what is left of the lease, or until that is lost.
+// idle waits for a third of what is left of the lease, less after a failed renewal, or
+// until the leadership is lost.
 func (l *Leadership) idle() {
 	l.mu.Lock()
 	work, pause := l.work, l.grant.deadline.Sub(l.now())/3
@@ -109,6 +117,7 @@ func (l *Leadership) idle() {
 	l.link.idle(work, pause)
 }
 
+// stand makes one attempt to be elected, and pauses after it if it was in vain.
 func (l *Leadership) stand() {
 	if !l.throttle() {
 		return
@@ -117,7 +126,7 @@ func (l *Leadership) stand() {
 	case err == nil:
 		l.answered()
 		l.elect(g)
-	case l.ctx.Err() != nil: // the end of Run has cut it short
+	case l.ctx.Err() != nil: // Run is to end: the error may only say that
 	case err == errNotGranted:
 		l.answered()
 		l.listen(l.ctx, l.opts.Interval)
@@ -132,6 +141,7 @@ func (l *Leadership) stand() {
 	}
 }
 
+// renew makes one attempt to renew the lease. If it fails, idle waits for less.
 func (l *Leadership) renew() {
 	if !l.throttle() {
 		return
@@ -155,8 +165,8 @@ func (l *Leadership) renew() {
 }
 
 // failOver goes on in a new term, which the server has granted to the holder of the
-// old one. If that was lost meanwhile for another reason, the new one is the term to
-// be given back. [failover]
+// old one: the old one is lost, fn returns and is called again. If the old one was lost
+// meanwhile for another reason, the new one is the term to be given back. [failover]
 func (l *Leadership) failOver(g grant) {
 	if l.lose("failover") {
 		l.working.Wait()
@@ -168,9 +178,9 @@ func (l *Leadership) failOver(g grant) {
 	l.mu.Unlock()
 }
 
-// giveBack waits for fn, and gives back what we have at the server: our lease, or
-// our candidacy. That we have it is forgotten first, so that a call that fails is
-// made once, not for ever.
+// giveBack waits for fn and OnYield, and gives back what we have at the server: our
+// lease, or our candidacy. It forgets first that we have it, so that a call that fails
+// is made once, not for ever.
 func (l *Leadership) giveBack() {
 	l.working.Wait()
 	l.mu.Lock()
@@ -183,9 +193,10 @@ func (l *Leadership) giveBack() {
 	l.link.leave(term)
 }
 
-// standDown is what a failing health check means: nothing is ours, and we do not stand.
+// standDown is what follows a failing health check: we give back what we have, and do
+// not stand until the next check, a second later.
 func (l *Leadership) standDown() {
-	if l.ctx.Err() != nil { // it was not awaited
+	if l.ctx.Err() != nil { // Run is to end, and healthy did not wait for the answer
 		return
 	}
 	l.lose("unhealthy")
@@ -194,8 +205,8 @@ func (l *Leadership) standDown() {
 	l.sleep(time.Second)
 }
 
-// healthy asks the program's own check. One that hangs is not called again before
-// it has returned, and what it says then is not about now.
+// healthy asks the program's own check, before each attempt to stand or renew. One that
+// hangs is not called again before it has returned; its late answer does not count.
 func (l *Leadership) healthy() bool {
 	if l.opts.HealthCheck == nil {
 		return true
@@ -228,13 +239,13 @@ func (l *Leadership) leads() bool {
 }
 
 // elect begins a leadership. The end of the context of Run is its end, too: the
-// reason for that is there before. A grant that comes after its deadline, or after
-// the end of Run, is told to nobody: turn gives it back.
+// reason for that, closed, is noted now. A grant that comes after its deadline, or after
+// the end of Run, is told to nobody: turn, or Run, gives it back.
 func (l *Leadership) elect(g grant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.work, l.end = context.WithCancel(l.ctx)
-	l.grant = grant{term: g.term, deadline: g.deadline} // extend looks at yielding
+	l.grant = grant{term: g.term, deadline: g.deadline} // not yielding: extend is to notice that, at the next renewal
 	if !l.leads() {
 		l.end()
 		return
@@ -259,8 +270,9 @@ func (l *Leadership) perform(work context.Context, term int64) {
 	err = l.fn(work, term)
 }
 
-// performed does what follows when fn has returned err: after the leadership was lost,
-// or by itself.
+// performed does what follows when fn has returned err, after the leadership was lost, or
+// by itself. An error that only tells the loss ends the leadership, if it is not lost
+// yet, and Run stands again. Any other error, and a return by itself, end Run.
 func (l *Leadership) performed(err error, lost bool) {
 	if err != nil && tellsLoss(err, lost) {
 		l.lose("not renewed")
@@ -269,8 +281,8 @@ func (l *Leadership) performed(err error, lost bool) {
 	}
 }
 
-// tellsLoss is whether an error of fn only says that the leadership is lost, or, once
-// it is lost, that its context has ended.
+// tellsLoss says whether an error of fn only tells that the leadership is lost, or, once
+// it is lost, that the context of fn was cancelled.
 func tellsLoss(err error, lost bool) bool {
 	switch sqlState(err) {
 	case "LE001", "LE002":
@@ -282,7 +294,8 @@ func tellsLoss(err error, lost bool) bool {
 		errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn))
 }
 
-// extend notes that the lease was renewed, and that the server asks us to go. An
+// extend notes that the lease was renewed, and, once a term, that the server asks us to
+// go: then it calls OnYield, or resigns. The timer is set anew by lose, when it runs. An
 // answer that comes after the deadline extends nothing: a process that was stopped
 // may read it before the timer has run, and would go on in a term that Term has
 // said to be over, without a word. [stopped]
@@ -306,7 +319,9 @@ func (l *Leadership) extend(g grant) {
 	}
 }
 
-// lose ends the leadership, if there is one. It says whether it has, and for this reason.
+// lose ends the leadership, if there is one, and cancels the context of fn. It returns
+// true if it did, and noted this very reason: after the deadline the reason is expired,
+// whatever the caller says.
 func (l *Leadership) lose(reason string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,7 +329,7 @@ func (l *Leadership) lose(reason string) bool {
 		return false
 	}
 	left := l.grant.deadline.Sub(l.now())
-	if reason == "expired" && left > 0 { // it was renewed
+	if reason == "expired" && left > 0 { // the timer was set before the last renewal
 		l.timer.Reset(left)
 		return false
 	}
@@ -326,7 +341,8 @@ func (l *Leadership) lose(reason string) bool {
 	return l.reason == reason
 }
 
-// fail ends Run, which returns err. The first one counts.
+// fail ends Run, which returns err; nil, if fn has returned that by itself. The first
+// call counts.
 func (l *Leadership) fail(err error) {
 	l.mu.Lock()
 	if !l.ended {
@@ -339,8 +355,8 @@ func (l *Leadership) fail(err error) {
 	l.cancel()
 }
 
-// conclude notes how Run ends, and returns what Run returns: closed, the error of the
-// program's context, unless something else has ended it.
+// conclude notes how Run ends, and returns what Run returns: what fail has noted, or
+// else closed, which is the error of the program's context.
 func (l *Leadership) conclude(closed error) error {
 	l.mu.Lock()
 	failed := l.err != nil

@@ -17,7 +17,7 @@ func NewSole(opts Options, unfenced bool) *Leadership {
 	return l
 }
 
-// sole leads for ever.
+// sole is a link without a server: it grants a lease without end to whoever asks.
 type sole struct{ l *Leadership }
 
 func (s sole) stand(context.Context) (grant, error) {
@@ -30,8 +30,7 @@ func (s sole) idle(ctx context.Context, d time.Duration) {
 }
 func (s sole) wake() {}
 
-// A Fake is a Leadership that a test moves, also in time. Elect waits for Run,
-// and for the function of the last term.
+// A Fake is a Leadership that a test moves, also in time.
 type Fake struct {
 	*Leadership
 	clock  time.Time
@@ -48,7 +47,9 @@ func NewFake(opts Options) *Fake {
 	return f
 }
 
-// Elect has it elected for a lease, and returns the term. 0: the next term, 15 s.
+// Elect has it elected for a lease, and returns the term. 0: the next term, 15 s. It
+// waits until Run was called, and until the function of the last term has returned; if
+// that one still leads, it is lost first (failover).
 func (f *Fake) Elect(term int64, lease time.Duration) int64 {
 	<-f.begun
 	f.lose("failover")
@@ -67,10 +68,11 @@ func (f *Fake) Elect(term int64, lease time.Duration) int64 {
 	return g.term
 }
 
-// Lose ends the leadership.
+// Lose ends the leadership, if there is one.
 func (f *Fake) Lose(reason string) { f.lose(reason) }
 
-// AskYield asks the leader to go, once a term.
+// AskYield asks the leader to go. In a term that was asked before it does nothing.
+// It is not to be called while Elect is under way.
 func (f *Fake) AskYield() {
 	f.mu.Lock()
 	g := f.grant
@@ -79,7 +81,7 @@ func (f *Fake) AskYield() {
 	f.extend(g)
 }
 
-// Advance moves the clock.
+// Advance moves the clock on. A lease that is over then is lost (expired).
 func (f *Fake) Advance(d time.Duration) {
 	f.mu.Lock()
 	f.clock = f.clock.Add(d)

@@ -3,21 +3,24 @@
 // a function while it leads, and reconnects by itself.
 //
 //	standing --elect--> leads --lose(reason)--> losing --giveBack--> standing
-//	any of them --the context of Run ends, fail(error)--> closed
+//	leads --failOver--> leads, in a new term
+//	any of them --the context of Run ends, fail(error)--> losing if it led --giveBack--> closed
 //
 // The invariants: Term is never given out after the deadline, which is counted
-// from the sending of the last answered renewal. Every elected (the function of
-// Run is called) has exactly one lost (its context is cancelled). The term is
-// gone, and the function has returned, before the lease is given back.
+// from the sending of the last answered renewal, or of the call that granted the
+// term. Every elected (the function of Run is called) has exactly one lost (its
+// context is cancelled). The term is gone, and the function has returned, before
+// the lease is given back.
 //
 // The clock is Go's monotonic one, which may stop while the machine sleeps (it
 // does on Linux): a machine that wakes up believes that its lease goes on. Send
 // the term with your work (Fenced) where a machine can sleep.
 //
 // This file has what programs call. The engine, which is the goroutine of Run, is in
-// engine.go. It reaches the server by a link: session.go (over socket.go), detached.go,
-// or none, fake.go. What an error means, and how often is tried, is in trouble.go; where
-// a session connects to, in addresses.go; what a connection string says, in settings.go.
+// engine.go. It reaches the server by a link: session.go (over socket.go), detached.go.
+// The links of fake.go have no server. What an error means, and how often the engine
+// tries, is in trouble.go; where a session connects to, in addresses.go; what a
+// connection string says, in settings.go.
 // A word in brackets, like [failover], names the fault of test/clients that a line is for.
 package leaderelection
 
@@ -93,8 +96,8 @@ type Leadership struct {
 	opts     Options
 	link     link             // to the server: in what the kinds of candidates differ
 	now      func() time.Time // the clock of the deadline
-	rest     time.Duration    // after a leadership, for others to have their turn; 0: there is no server
-	unfenced bool             // Fenced need not ask a server
+	rest     time.Duration    // the pause after a leadership, for others to have their turn; 0: there is no server
+	unfenced bool             // Fenced passes without a server
 
 	begun, done chan struct{} // closed when Run begins, and when it returns
 	ctx         context.Context
@@ -107,18 +110,18 @@ type Leadership struct {
 	check        chan bool     // the answer of a health check that is not back yet
 	attempts     [10]time.Time // the last ten, in a circle
 	attempt      int           // the next one's place there
-	pause        time.Duration // after the last failure
-	retry        time.Duration // until a leader's next renewal, if the last one failed
+	pause        time.Duration // of backOff, before a part of it is taken at random; 0: the last call was answered
+	retry        time.Duration // until a leader's next renewal, if the last one failed; else 0
 	jitter       *rand.Rand
-	refusedSince time.Time            // by a primary, in a way that does not pass
+	refusedSince time.Time            // since when a primary refuses our calls for good; zero: it does not
 	logged       map[string]time.Time // when each kind of trouble was logged
-	complained   bool                 // whether the present one was
-	wellSince    time.Time            // zero: it is not
+	complained   bool                 // the present trouble was logged, and its end has to be
+	wellSince    time.Time            // zero: there is trouble, or nothing was heard yet
 
 	// What follows is guarded by mu.
 	mu       sync.Mutex
 	err      error              // what Run returns
-	ended    bool               // by err, or by fn
+	ended    bool               // fail was called: by an error, or because fn has returned
 	grant    grant              // the lease that we have, or had last
 	work     context.Context    // of fn: it ends when the leadership is lost
 	end      context.CancelFunc // of work; both are nil once the lease is given back
@@ -136,9 +139,11 @@ type Leadership struct {
 // over and returns ctx.Err().
 //
 // If fn returns by itself, Run gives the lease back and returns what fn returned.
-// An error that fn returns after the leadership was lost ends Run, too, unless it
-// only says so: an error of the context, ErrNotLeader, LE001, LE002. A panic in
-// fn ends the program, as it should: others take over.
+// An error that fn returns after the leadership was lost ends Run, too. Some errors
+// only say that it is lost, and Run stands again: ErrNotLeader, LE001 and LE002 at any
+// time; after the loss also context.Canceled, 57014, sql.ErrTxDone and
+// driver.ErrBadConn, which a cancelled context leads to. A panic in fn ends the
+// program, as it should: others take over.
 //
 // Run returns an error of a server if it lasts: for RefusalTimeout every address has
 // refused the login (28..., 3D000, 42501), or a primary a call (22023, 0A000, 25001).
@@ -163,7 +168,8 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 	return l.conclude(ctx.Err())
 }
 
-// Term is the term, and whether we lead in one now. It never blocks.
+// Term is the term in which we lead now, and true; or 0 and false, if we do not lead
+// or have no term (NewSole). It never blocks.
 func (l *Leadership) Term() (int64, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,16 +179,18 @@ func (l *Leadership) Term() (int64, bool) {
 	return l.grant.term, true
 }
 
-// Leads says whether we lead now: a gauge, where metrics are collected.
+// Leads says whether we lead now: a gauge, where metrics are collected. It never blocks.
 func (l *Leadership) Leads() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.leads()
 }
 
-// State says what the last attempt came to, in words that never block: standing,
-// leads, unhealthy, "unreachable: TEXT", "refused: SQLSTATE TEXT" (of a server),
-// and, when Run has returned, closed or "failed: SQLSTATE TEXT".
+// State says what the last attempt came to: standing, leads, unhealthy,
+// "unreachable: TEXT", "refused: SQLSTATE TEXT" (of a server), and, when Run has
+// returned, closed or "failed: SQLSTATE TEXT". A leader whose renewals fail leads up to
+// its deadline; one that has lost, and whose function has not returned, is standing, or
+// has the trouble that it lost by. State never blocks.
 func (l *Leadership) State() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,15 +213,17 @@ func (l *Leadership) Changes() int64 {
 // Reason says why the last leadership ended: resigned, closed (the context of
 // Run; or its function returned), yielded, expired (the local deadline passed),
 // connection lost, not renewed (the server says that the term is over),
-// unhealthy, failover (a new term follows), error.
+// unhealthy, failover (a new term follows), error. It is for the function of Run, once
+// its context has ended, and for later: it is "" before the first leadership, and closed
+// while we lead.
 func (l *Leadership) Reason() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.reason
 }
 
-// Wait waits until we lead and returns the term, or the error that Run has returned
-// (ErrClosed if it was nil), or ctx.Err().
+// Wait waits until we lead and returns the term (0 with NewSole), or the error that Run
+// has returned (ErrClosed if it was nil), or ctx.Err().
 func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 	for {
 		l.mu.Lock()
@@ -235,8 +245,9 @@ func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 	}
 }
 
-// Fenced has tx, on whatever connection, commit only if our term still leads
-// then: ErrNotLeader if we do not lead, LE001 and LE002 from the server.
+// Fenced has tx, on whatever connection, commit only if our term still leads then. It
+// returns ErrNotLeader if we do not lead now, and LE001 if the server says so; LE002
+// comes from tx.Commit().
 func (l *Leadership) Fenced(ctx context.Context, tx *sql.Tx) error {
 	l.mu.Lock()
 	leads, term := l.leads(), l.grant.term
@@ -254,17 +265,17 @@ func (l *Leadership) Fenced(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// SetMetadata changes what view status shows of us, JSON: from the next renewal
-// on, or when we lead next.
+// SetMetadata changes what view status shows of us: from the next renewal on, or when
+// we lead next. It takes JSON; "" is not sent, and changes nothing at the server.
 func (l *Leadership) SetMetadata(json string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.metadata = json
 }
 
-// Resign gives up the leadership, if we lead, and goes on standing after a
-// pause. Term is none when it returns; the lease is given back when the function
-// of Run has returned.
+// Resign gives up the leadership, if we lead (Reason: yielded if the server has asked
+// for that, else resigned). Term is none when it returns. When the function of Run has
+// returned, the lease is given back, and Run stands again after a pause.
 func (l *Leadership) Resign() {
 	l.mu.Lock()
 	yielding := l.grant.yielding
@@ -287,8 +298,8 @@ func newLeadership(opts Options) *Leadership {
 		jitter: rand.New(rand.NewSource(time.Now().UnixNano()))}
 }
 
-// defaultName is the same for a pod that is started again, and another one for
-// each process elsewhere, of at most 200 bytes.
+// defaultName is a name of at most 200 bytes. A pod that is started again has the same
+// one; elsewhere each process has another one.
 func defaultName() string {
 	host, _ := os.Hostname()
 	suffix := fmt.Sprintf("-%d", os.Getpid())
@@ -306,6 +317,7 @@ func defaultName() string {
 	return host + suffix
 }
 
+// or is value, or otherwise if value is the zero value.
 func or[T comparable](value, otherwise T) T {
 	if value == *new(T) {
 		return otherwise

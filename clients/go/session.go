@@ -12,36 +12,38 @@ import (
 // New makes a session candidate, with a connection of its own.
 func New(opts Options) *Leadership {
 	l := newLeadership(opts)
-	l.opts.Interval = 0 // it waits in campaign
+	l.opts.Interval = 0 // no pause between two slices: it waits in campaign
 	l.link = &session{l: l}
 	return l
 }
 
-// Half of a lease is ours: the server may end the session of a peer that went silent
-// sooner than its lease ends, and then another leads at once. [leader's network cut]
+// A session is the link of a session candidate. We believe in half of a lease only
+// (renew): the server may end the session of a peer that went silent sooner than its
+// lease ends, and then another leads at once. [leader's network cut]
 type session struct {
 	l      *Leadership
 	socket *socket
-	db     *sql.DB // of this one connection
-	conn   *sql.Conn
-	slice  time.Duration
-	warned bool // that the server's log will have each campaign
+	db     *sql.DB       // of this one connection
+	conn   *sql.Conn     // nil: there is none
+	slice  time.Duration // how long a campaign waits
+	warned bool          // it was logged that the server's log will have each campaign
 }
 
 const (
-	// The server that we are connected to: asked before anything is set or called there
+	// What the method examine asks the server, before it sets or calls anything there
 	examine = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), " +
 		"(SELECT setting FROM pg_catalog.pg_settings " +
 		"WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'), " +
 		"(SELECT setting FROM pg_catalog.pg_settings " +
 		"WHERE name OPERATOR(pg_catalog.=) 'statement_timeout')"
-	// The time limits that a role or the server has would end a waiting campaign.
+	// Time limits of a role, or of the server, would end a campaign that waits.
 	noTimeouts = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings " +
 		"WHERE name OPERATOR(pg_catalog.~) '^(statement|transaction|idle_session)_timeout$'"
 )
 
-// stand waits in campaign() for a slice: the network of a follower may have been cut
-// without a word. [follower's network cut]
+// stand connects, if need be, and joins. It waits in campaign() for a slice and no
+// longer, as the network of a follower may have been cut without a word. Its last call,
+// renew, tells whether we are elected. After any error it leaves. [follower's network cut]
 func (s *session) stand(ctx context.Context) (grant, error) {
 	if s.conn == nil {
 		if err := s.connect(ctx); err != nil {
@@ -71,9 +73,9 @@ func (s *session) stand(ctx context.Context) (grant, error) {
 	return g, err
 }
 
-// campaign waits for a slice. When ctx ends, lib/pq cancels it and reads its answer:
-// none goes on at the server, and the connection is in order for leave. (Of a query
-// that was not prepared lib/pq would end the connection.)
+// campaign waits for a slice. When ctx ends, lib/pq has the server cancel the call, and
+// reads the answer: no call goes on at the server, and the connection is in order for
+// leave. (If the statement were not prepared, lib/pq would end the connection.)
 func (s *session) campaign(ctx context.Context) error {
 	campaign, err := s.conn.PrepareContext(context.Background(), fmt.Sprintf(
 		"CALL leader_election.campaign(%s, %s, timeout => '%d ms'::pg_catalog.interval)",
@@ -81,11 +83,12 @@ func (s *session) campaign(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer campaign.Close() // a pooler's next client has statements of these names, too
+	defer campaign.Close() // a pooler's next client may prepare one of the same name
 	_, err = campaign.ExecContext(ctx)
 	return err
 }
 
+// renew takes no term: the server knows the session, and tells in which term it leads.
 func (s *session) renew(int64) (g grant, err error) {
 	err = s.call(func() error {
 		g, err = query(context.Background(), s.conn, 2, "leader_election.renew(%s%s)",
@@ -95,8 +98,9 @@ func (s *session) renew(int64) (g grant, err error) {
 	return g, err
 }
 
-// leave withdraws, and ends the connection as a client should: nothing is left in a
-// session that a pooler gives to others. A cancel that comes late may hit it once.
+// leave gives the lease back, withdraws, and ends the connection as a client should:
+// nothing is left in a session that a pooler gives to others. A late cancel of campaign
+// may hit the call (57014): then it is made once more.
 func (s *session) leave(int64) {
 	if s.conn == nil {
 		return
@@ -113,12 +117,12 @@ func (s *session) leave(int64) {
 	s.drop()
 }
 
-// idle waits for what the server says unasked, the end of the connection above all.
-// It is left to the next call. [backend terminated]
+// idle ends when the server says something unasked, the end of the connection above all.
+// The next call reads what it was. [backend terminated]
 func (s *session) idle(ctx context.Context, d time.Duration) { s.socket.idle(ctx, d) }
 func (s *session) wake()                                     { s.socket.wake() }
 
-// connect tries one address.
+// connect tries one address, the next one. If it fails, there is no connection.
 func (s *session) connect(ctx context.Context) error {
 	if pooler := s.l.opts.Pooler; pooler != "" && pooler != "session" {
 		return finally("22023", "Pooler is \"session\" or nothing")
@@ -149,7 +153,8 @@ func (s *session) connect(ctx context.Context) error {
 	return err
 }
 
-// examine looks where we are, and makes the session ready to stand.
+// examine refuses a standby and a pooler, turns off the session's time limits, and
+// chooses the slice.
 func (s *session) examine() error {
 	var pid int64
 	var standby bool
@@ -173,7 +178,8 @@ func (s *session) examine() error {
 	return err
 }
 
-// chooseSlice has a campaign end before the server logs it as slow, or cancels it.
+// chooseSlice has a campaign end before the server logs it as slow (logged), or cancels
+// it (limit), unless the program has given the slice.
 func (s *session) chooseSlice(logged, limit time.Duration) {
 	s.slice = or(s.l.opts.Slice, 5*time.Second)
 	if s.l.opts.Slice != 0 {
@@ -221,17 +227,20 @@ func processID(driverConn any) (int64, bool) {
 	return field.Int(), true
 }
 
+// exec makes a call without a limit of its own: within call, always.
 func (s *session) exec(format string, args ...any) error {
 	_, err := s.conn.ExecContext(context.Background(), fmt.Sprintf(format, args...))
 	return err
 }
 
+// call makes a call that may take CallTimeout, whatever has ended.
 func (s *session) call(call func() error) error {
 	return s.within(context.Background(), s.l.opts.CallTimeout, 0, call)
 }
 
-// within makes a call that may take so long, and so long after ctx has ended. Then
-// the socket is destroyed, and whatever waits on it returns. [connections forgotten]
+// within makes a call that may take d, and no longer than after once ctx has ended. If it
+// takes longer, the socket is destroyed, and the call returns: errNoAnswer.
+// [connections forgotten]
 func (s *session) within(ctx context.Context, d, after time.Duration, call func() error) error {
 	over := make(chan struct{})
 	go func() {
@@ -256,6 +265,7 @@ func (s *session) within(ctx context.Context, d, after time.Duration, call func(
 	return err
 }
 
+// drop forgets the connection without a word to the server. leave says its word first.
 func (s *session) drop() {
 	if s.conn != nil {
 		s.conn.Close()

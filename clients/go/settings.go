@@ -12,14 +12,15 @@ import (
 	"github.com/lib/pq"
 )
 
-// What libpq knows and lib/pq does not, and what it may do without. All else that
-// lib/pq does not know it sends to the server as a setting.
+// Two kinds of parameters that libpq knows and lib/pq does not: those that can be left
+// out, and those that cannot, which are an error. All others that lib/pq does not know
+// it sends to the server as settings.
 var (
 	needless = regexp.MustCompile("^(keepalives.*|tcp_user_timeout|load_balance_hosts)$")
 	unknown  = regexp.MustCompile("^(passfile|sslcrl|sslcrldir|channel_binding|gssencmode|require_auth|requirepeer)$")
 )
 
-// readSettings reads a connection string, and what its service says beside it.
+// readSettings reads a connection string, and, for what it does not say, its service.
 func readSettings(line string) (map[string]string, error) {
 	given, err := parse(line)
 	if err != nil {
@@ -84,7 +85,8 @@ func parse(line string) (map[string]string, error) {
 	return settings, nil
 }
 
-// cutHosts takes the hosts out of a URL: url.Parse knows URLs of one host only.
+// cutHosts takes hosts and ports out of a URL, as lists with commas: url.Parse, which
+// lib/pq uses, knows URLs of one host only.
 func cutHosts(url string) (rest, hosts, ports string) {
 	begin := strings.Index(url, "://") + len("://")
 	end := begin + strings.IndexAny(url[begin:]+"/", "/?")
@@ -100,7 +102,8 @@ func cutHosts(url string) (rest, hosts, ports string) {
 	return url[:begin] + url[end:], strings.Join(names, ","), strings.Join(numbers, ",")
 }
 
-// readService reads the section of a service file: lib/pq does not.
+// readService reads a section of a service file, the user's or else the system's: lib/pq
+// does not.
 func readService(service string) (map[string]string, error) {
 	home, _ := os.UserHomeDir()
 	files := []string{or(environment("PGSERVICEFILE"), filepath.Join(home, ".pg_service.conf")),
@@ -131,7 +134,7 @@ func readService(service string) (map[string]string, error) {
 }
 
 // newConnector has lib/pq read settings, and the environment for what they do not say.
-// lib/pq panics if that has variables of libpq that it does not know.
+// lib/pq panics if the environment has variables of libpq that it does not know.
 func newConnector(settings map[string]string) (connector *pq.Connector, err error) {
 	defer func() {
 		if complaint := recover(); complaint != nil {
@@ -161,5 +164,5 @@ func TakeEnvironment() {
 	}
 }
 
-// environment is what a variable says, or said before TakeEnvironment.
+// environment is what a variable says, or what it said when TakeEnvironment took it.
 func environment(name string) string { return or(os.Getenv(name), taken[name]) }

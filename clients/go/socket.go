@@ -27,9 +27,10 @@ func newSocket(at address) *socket {
 	return s
 }
 
-// DialContext is what lib/pq connects by, and dials once more to cancel a campaign.
-// The kernel gives up a peer that went silent; how many probes it sends is left to
-// the system.
+// DialContext is what lib/pq calls to connect. It calls it once more to cancel a campaign:
+// that connection is a plain one, but is destroyed with the first. The kernel sends
+// keepalives, 5 s apart, and gives up a peer that went silent; how many it sends is left
+// to the system.
 func (s *socket) DialContext(context.Context, string, string) (net.Conn, error) {
 	conn, err := (&net.Dialer{KeepAlive: 5 * time.Second}).DialContext(s.ctx, s.at.network, s.at.where)
 	if err != nil {
@@ -57,7 +58,8 @@ func (s *socket) DialTimeout(network, address string, _ time.Duration) (net.Conn
 
 func (s *socket) Read(b []byte) (int, error) { return s.in.Read(b) }
 
-// idle waits until something comes in, which it does not read, and no longer than d.
+// idle waits until something comes in, which the next Read reads, or d is over, or wake
+// is called. The end of ctx alone does not end it.
 func (s *socket) idle(ctx context.Context, d time.Duration) {
 	if s.beginIdle(ctx, d) {
 		_, _ = s.in.Peek(1)
@@ -68,6 +70,7 @@ func (s *socket) idle(ctx context.Context, d time.Duration) {
 	}
 }
 
+// beginIdle says whether to wait: not if ctx has ended, as wake may have been called.
 func (s *socket) beginIdle(ctx context.Context, d time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,9 +13,10 @@ import (
 	"github.com/lib/pq"
 )
 
-// recover does what an error calls for. What did not come through to the server
-// changes nothing there: a detached leadership goes on up to its deadline. That of a
-// session ends with its connection, and with an answer that leaves its state unknown.
+// recover is what follows when a link has failed to stand or renew. It ends the client
+// if the error is a lasting one; else it notes it for State and the log. A detached
+// leadership goes on up to its deadline. That of a session is lost ("connection lost",
+// whatever the error), except by the two errors that leave a session as it was.
 func (l *Leadership) recover(err error) {
 	if lasting := l.judge(err); lasting != nil {
 		l.fail(fmt.Errorf("leaderelection: %w", lasting))
@@ -29,18 +30,19 @@ func (l *Leadership) recover(err error) {
 }
 
 var (
-	// A restore, CREATE EXTENSION, GRANT or a rename may mend it: tried for ever.
+	// After login: a restore, CREATE EXTENSION, GRANT or a rename may mend it. It is tried for ever.
 	passing = regexp.MustCompile("^(42501|3F000|42883|42P01|LE003)$")
-	// A person has to, if it lasts.
+	// After login: it ends the client if it lasts, as a person has to mend it.
 	wrong = regexp.MustCompile("^(28...|3D000|22023|0A000|25001)$")
-	// Before login, the word of one server.
+	// Before login: it ends the client if every address says so, and it lasts.
 	refusing = regexp.MustCompile("^(28...|3D000|42501)$")
-	// The server is not there, or not ready, or full.
+	// The server is not there, or not ready, or full: State says unreachable.
 	absent = regexp.MustCompile("^(|08...|57P0.|53...)$")
 )
 
-// judge says whether an error ends the client, and with which: at once, or since
-// every address, or a primary, has said so for RefusalTimeout and nothing else.
+// judge returns the error that ends the client, or nil. A final error does at once. An
+// error of login does when every address has refused us for RefusalTimeout; one of a
+// primary when that has refused calls for so long, and nothing else came in between.
 func (l *Leadership) judge(err error) error {
 	isUnheard := errors.As(err, new(unheard))
 	if isUnheard || !wrong.MatchString(sqlState(err)) {
@@ -59,7 +61,8 @@ func (l *Leadership) judge(err error) error {
 	return nil
 }
 
-// throttle lets ten attempts pass in a second, whatever fails or wakes us. It is false
+// throttle lets ten attempts pass in a second, whatever fails or wakes us: it sleeps
+// until the tenth last attempt is a second ago, unless there is no server. It is false
 // when Run is to end.
 func (l *Leadership) throttle() bool {
 	last := &l.attempts[l.attempt%len(l.attempts)]
@@ -83,8 +86,8 @@ func (l *Leadership) backOff() time.Duration {
 
 func (l *Leadership) sleep(d time.Duration) { wait(l.ctx, d, nil) }
 
-// listen waits, too, and is woken by notifications. A channel that was closed would
-// wake us all the time.
+// listen is sleep that a notification (Wake) ends, or the end of ctx. A channel that was
+// closed would end it at once each time, so it is forgotten.
 func (l *Leadership) listen(ctx context.Context, d time.Duration) {
 	if closed := wait(ctx, d, l.opts.Wake); closed {
 		l.opts.Wake = nil
@@ -105,8 +108,8 @@ func wait(ctx context.Context, d time.Duration, wake <-chan *pq.Notification) (c
 	return false
 }
 
-// report notes an error for State and the log. That a server is a standby is worth
-// it only if there is no other word.
+// report notes an error for State and the log. That a server is a standby is noted only
+// at the end of a round, and if no other trouble is.
 func (l *Leadership) report(err error) {
 	if errors.Is(err, errStandby) && (l.trouble != "" || l.addresses.more()) {
 		return
@@ -119,8 +122,8 @@ func (l *Leadership) report(err error) {
 	}
 }
 
-// complain notes a trouble, and logs it when it begins or changes its kind, and then
-// once a minute.
+// complain notes a trouble for State, and logs it: each kind (word and SQLSTATE) when it
+// begins, and then once a minute. It begins anew when all was well for 5 s.
 func (l *Leadership) complain(word, state, text string) {
 	l.mu.Lock()
 	l.trouble = word
@@ -139,13 +142,15 @@ func (l *Leadership) complain(word, state, text string) {
 	}
 }
 
-// answered is the end of a trouble: the next one begins anew.
+// answered is what follows an answer of the server's, a grant or none: the next failure
+// is the first one again for backOff and judge.
 func (l *Leadership) answered() {
 	l.pause, l.retry, l.refusedSince = 0, 0, time.Time{}
 	l.calm()
 }
 
-// calm takes back what complain has noted.
+// calm takes back what complain has noted, and logs the end of the trouble, if its
+// begin was logged.
 func (l *Leadership) calm() {
 	l.wellSince = or(l.wellSince, time.Now())
 	l.mu.Lock()

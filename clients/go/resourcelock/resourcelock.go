@@ -8,12 +8,15 @@
 //
 // What an elector may do with it is what client-go says of it: OnStoppedLeading comes
 // when RenewDeadline is over, and nobody waits for what OnStartedLeading has begun. So
-// end the program there, as usual, and have writes fenced by the term.
+// end the program there, as usual, and have writes fenced by the term. If a call is under
+// way then that the driver does not end with its context (lib/pq's over a dead path),
+// OnStoppedLeading comes when that call has returned, which may be after the lease.
 //
 // The invariant: an elector that leads leads in one term, or in those that follow it
-// by a failover of the server. Once the term is over the lock refuses, until the
-// elector has said that it has stopped: else it might be granted a second term, while
-// it believes that it is the first, and another one may have led in between.
+// by a failover of the server. Once the server has said that the term is over, the lock
+// refuses, until the elector has said that it has stopped. Otherwise the elector might be
+// granted a second term and take it for the first, and another one may have led in
+// between.
 package resourcelock
 
 import (
@@ -52,8 +55,9 @@ func New(db *sql.DB, election, identity string) *Lock {
 	return &Lock{db: db, election: election, identity: identity}
 }
 
-// Term is the term in which the elector leads, for fencing; 0 if there is none. It
-// has no deadline of its own: the elector has.
+// Term is the term that the last answered call has granted, for fencing; 0 if there is
+// none. It has no deadline of its own: the elector has. It waits for a call of the
+// elector's that is under way.
 func (l *Lock) Term() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +68,8 @@ func (l *Lock) Term() int64 {
 func (l *Lock) Identity() string { return l.identity }
 func (l *Lock) Describe() string { return "leader_election/" + l.election }
 
-// RecordEvent is how an elector says that it leads, and that it has stopped.
+// RecordEvent is how an elector says that it leads, which changes nothing here, and that
+// it has stopped.
 func (l *Lock) RecordEvent(event string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,8 +78,8 @@ func (l *Lock) RecordEvent(event string) {
 	}
 }
 
-// Get tells who leads: nobody, when the lease is over. Then an elector does not wait
-// for its own clock, but asks.
+// Get tells who leads. When the lease is over that is nobody: then an elector calls
+// Update at once, and does not wait for LeaseDuration on its own clock.
 func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -94,12 +99,14 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return &record, raw, err
 }
 
-// Create is not called, for Get finds a record always.
+// Create is of the interface only: an elector calls it where Get finds no record, and
+// ours always finds one.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.Update(ctx, record)
 }
 
-// Update gives the lease back if the record names nobody. Else it renews, or asks.
+// Update gives the lease back if the record names nobody. Else it renews the term, or, if
+// there is none, asks for one.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -117,6 +124,7 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	}
 }
 
+// renew notes a new term after a failover, and that the term is over.
 func (l *Lock) renew(ctx context.Context) error {
 	term, _, err := l.ask(ctx, "leader_election.renew(%s, %d)", pq.QuoteLiteral(l.election), l.term)
 	if err == sql.ErrNoRows {
@@ -128,7 +136,8 @@ func (l *Lock) renew(ctx context.Context) error {
 	return err
 }
 
-// acquire refuses a lease that ends before the elector thinks so.
+// acquire asks for a term. One whose lease ends before the elector thinks so (a tenth is
+// allowed for) is given back, and is an error.
 func (l *Lock) acquire(ctx context.Context, lease time.Duration) error {
 	if l.request == "" {
 		id := make([]byte, 16)
@@ -151,6 +160,7 @@ func (l *Lock) acquire(ctx context.Context, lease time.Duration) error {
 	return nil
 }
 
+// release gives the term back, and withdraws. It forgets the term, also if that fails.
 func (l *Lock) release(ctx context.Context) error {
 	if l.term == 0 {
 		return nil
@@ -161,6 +171,7 @@ func (l *Lock) release(ctx context.Context) error {
 	return err
 }
 
+// ask makes a call that grants a term: sql.ErrNoRows if it does not.
 func (l *Lock) ask(ctx context.Context, format string, args ...any) (term int64, remaining time.Duration, err error) {
 	var ms int64
 	err = l.db.QueryRowContext(ctx, "SELECT term, remaining_ms FROM "+fmt.Sprintf(format, args...)).Scan(&term, &ms)
