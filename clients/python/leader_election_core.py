@@ -15,8 +15,8 @@ The states, as docs/clients.md draws them for all languages, and the methods bet
                                 leads --_lose("failover")--> losing --_begin(grant)--> leads
     any --_end("closed"), _fail(error)--> (if we lead: losing, then) closed
 
-At the deadline _current() does what _lose("expired") would do. While losing, _current() is None, and
-_held (see Engine) is what is still to be given back: after _lose("not renewed"), nothing.
+At the deadline _current() does what _lose("expired") would do. While losing, _current() is None,
+and _held (see Engine) is what is still to be given back: after _lose("not renewed"), nothing.
 
 Invariant: a term is never given out after the deadline, which is counted from the *sending* of
 the last answered renewal; every "elected" has exactly one "lost"; the handlers of "lost" have
