@@ -266,7 +266,10 @@ func (l *Leadership) perform(work context.Context, term int64) {
 	defer l.working.Done()
 	defer l.link.wake()
 	err := errors.New("leaderelection: the function of Run did not return")
-	defer func() { l.performed(err, work.Err() != nil) }()
+	defer func() {
+		l.lose("expired") // fn may have asked Leads, and returned, before the timer has run
+		l.performed(err, work.Err() != nil)
+	}()
 	err = l.fn(work, term)
 }
 
@@ -291,7 +294,7 @@ func tellsLoss(err error, lost bool) bool {
 		return lost
 	}
 	return errors.Is(err, ErrNotLeader) || lost && (errors.Is(err, context.Canceled) ||
-		errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn))
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn))
 }
 
 // extend notes that the lease was renewed, and, once a term, that the server asks us to

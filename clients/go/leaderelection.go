@@ -141,8 +141,8 @@ type Leadership struct {
 // If fn returns by itself, Run gives the lease back and returns what fn returned.
 // An error that fn returns after the leadership was lost ends Run, too. Some errors
 // only say that it is lost, and Run stands again: ErrNotLeader, LE001 and LE002 at any
-// time; after the loss also context.Canceled, 57014, sql.ErrTxDone and
-// driver.ErrBadConn, which a cancelled context leads to. A panic in fn ends the
+// time; after the loss also context.Canceled, context.DeadlineExceeded, 57014,
+// sql.ErrTxDone and driver.ErrBadConn, which a cancelled context leads to. A panic in fn ends the
 // program, as it should: others take over.
 //
 // Run returns an error of a server if it lasts: for RefusalTimeout every address has

@@ -233,6 +233,8 @@ func TestErrorOfFunction(t *testing.T) {
 		{nil, true, false, "connection lost"},
 		{context.Canceled, false, true, "error"},
 		{fmt.Errorf("%w", context.Canceled), true, false, "connection lost"},
+		{context.DeadlineExceeded, true, false, "connection lost"},
+		{context.DeadlineExceeded, false, true, "error"},
 		{&pq.Error{Code: "57014"}, true, false, "connection lost"},
 		{&pq.Error{Code: "57014"}, false, true, "error"},
 		{&pq.Error{Code: "LE002"}, false, false, "not renewed"},
@@ -269,6 +271,37 @@ func TestErrorOfFunction(t *testing.T) {
 			t.Error(c, reason)
 		}
 		cancel()
+	}
+}
+
+// A function that asks Leads may return at the deadline before the timer of the deadline
+// has run: that is a loss, and Run stands again.
+func TestReturnsAtDeadline(t *testing.T) {
+	f := NewFake(Options{})
+	calls, ended := make(chan int64, 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		ended <- f.Run(ctx, func(ctx context.Context, term int64) error {
+			for calls <- term; f.Leads(); {
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+	}()
+	f.Elect(0, 0)
+	<-calls
+	f.mu.Lock()
+	f.clock = f.clock.Add(time.Minute) // the timer has not noticed
+	f.mu.Unlock()
+	if f.working.Wait(); f.Reason() != "expired" {
+		t.Error(f.Reason())
+	}
+	f.Elect(0, 0)
+	select {
+	case <-calls:
+	case err := <-ended:
+		t.Error("Run has ended: ", err)
 	}
 }
 
@@ -455,6 +488,15 @@ func TestParse(t *testing.T) {
 	want := map[string]string{"host": "a", "password": "b ' c", "user": "x'y", "options": "-c work_mem=1MB", "dbname": ""}
 	if err != nil || !reflect.DeepEqual(settings, want) {
 		t.Error(settings, err)
+	}
+}
+
+// A password is not shown, whatever is wrong with the connection string.
+func TestPassword(t *testing.T) {
+	for _, dsn := range []string{"postgres://u:secret%zz@a/d", "postgresql://u:secret@a/%zz", "password=secret user"} {
+		if _, err := readHosts(dsn); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Error(err)
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func parse(line string) (map[string]string, error) {
 		}
 		var err error
 		if line, err = pq.ParseURL(rest); err != nil {
-			return nil, err
+			return nil, errors.New("the connection string is not a valid URL") // err shows it, with a password
 		}
 	}
 	for line = strings.TrimSpace(line); line != ""; {
