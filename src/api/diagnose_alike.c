@@ -103,6 +103,32 @@ takes_no_room(pg_wchar c)
 		(c == 0x200B || c == 0x2060 || c == 0xFEFF);
 }
 
+/*
+ * Do these names differ for certain, by letters of ASCII?  Nearly all do, and
+ * to read a name takes long.
+ */
+static bool
+differs(const char *a, const char *b)
+{
+	while (!IS_HIGHBIT_SET(*a) && !IS_HIGHBIT_SET(*b))
+	{
+		if (is_white(*a))
+			a++;
+		else if (is_white(*b))
+			b++;
+		else if (pg_ascii_tolower(*a) != pg_ascii_tolower(*b))
+			return true;
+		else if (*a == '\0')
+			return false;
+		else
+		{
+			a++;
+			b++;
+		}
+	}
+	return false;
+}
+
 static Reading
 read_as_people(const char *name)
 {
@@ -139,10 +165,14 @@ read_as_people(const char *name)
 static bool
 is_alike(const char *name, const Reading *reading, const char *other)
 {
-	Reading		r = read_as_people(other);
-	bool		alike = r.length == reading->length &&
-		memcmp(r.letters, reading->letters, r.length * sizeof(pg_wchar)) == 0;
+	Reading		r;
+	bool		alike;
 
+	if (differs(name, other))
+		return false;
+	r = read_as_people(other);
+	alike = r.length == reading->length &&
+		memcmp(r.letters, reading->letters, r.length * sizeof(pg_wchar)) == 0;
 	pfree(r.letters);
 	return alike && strcmp(name, other) != 0;
 }

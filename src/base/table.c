@@ -33,8 +33,8 @@ le_table_open(Oid table)
 }
 
 /*
- * Has no row ever been written to this table, which the caller has locked?  Rows
- * of transactions that have committed by now are in pages that it has by now.
+ * Has this table, which the caller has locked, no page, and so no row?  Rows of
+ * transactions that have committed by now are in pages that it has by now.
  */
 bool
 le_table_is_blank(Oid table)

@@ -25,17 +25,13 @@ observer_connect(Connection *c, const Options *options)
 }
 
 /*
- * Ask the server.  Return false if it does not answer now, but may later; exit
- * after any other error.
+ * Are these rows?  If no later attempt can have any, exit.
  */
-bool
-observer_try(Connection *c, const Statement *statement,
-			 const char *const *values, Answer *answer)
+static bool
+is_rows(Connection *c, Answer *answer)
 {
-	int			code;
+	int			code = answer_exit_code(answer);
 
-	*answer = query_ask(c, statement, values, OBSERVER_LIMIT, false);
-	code = answer_exit_code(answer);
 	if (code != 0)
 	{
 		answer_report(c, answer);
@@ -45,15 +41,35 @@ observer_try(Connection *c, const Statement *statement,
 }
 
 /*
+ * Ask the server.  Return false if it does not answer now, but may later; exit
+ * after any other error.
+ */
+bool
+observer_try(Connection *c, const Statement *statement,
+			 const char *const *values, Answer *answer)
+{
+	*answer = query_ask(c, statement, values, OBSERVER_LIMIT, false);
+	return is_rows(c, answer);
+}
+
+/*
  * Ask the server, or exit.
  */
 Answer
 observer_ask(Connection *c, const Statement *statement,
 			 const char *const *values)
 {
-	Answer		answer;
+	return observer_judge(c, query_ask(c, statement, values, OBSERVER_LIMIT,
+									   false));
+}
 
-	if (observer_try(c, statement, values, &answer))
+/*
+ * This is the server's answer: rows, or we exit.
+ */
+Answer
+observer_judge(Connection *c, Answer answer)
+{
+	if (is_rows(c, &answer))
 		return answer;
 	if (answer.outcome == ANSWER_ERROR)
 	{

@@ -91,6 +91,7 @@ extern int	terminal_columns(void);
 extern void observer_connect(Connection *c, const Options *options);
 extern bool observer_try(Connection *c, const Statement *statement,
 						 const char *const *values, Answer *answer);
+extern Answer observer_judge(Connection *c, Answer answer);
 extern Answer observer_ask(Connection *c, const Statement *statement,
 						   const char *const *values);
 extern void observer_no_such_election(const char *election);

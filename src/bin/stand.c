@@ -378,6 +378,10 @@ try_to_lead(Agent *a, Stand *s)
 		code = try_once(a, s);
 	if (code != GO_ON || a->signalled || s->refused != 0)
 		return code;
+
+	/* Where the server is in trouble, a question may cost us the connection. */
+	if (a->troubled)
+		return code;
 	if (a->connection.conn != NULL && a->options->command == NULL)
 		waiting_publish(a);
 	if (a->connection.conn != NULL)

@@ -148,9 +148,9 @@ typedef struct Decision
 	Run			run;			/* that the winner has called for */
 	const pg_uuid_t *request;	/* with which it has; NULL: none */
 	Candidate  *successor;		/* that the election is kept for; NULL: nobody */
-	Candidate  *set_back;		/* who is from now on; NULL: nobody */
-	bool		sits_out;		/* it is passed over ... */
-	bool		loses;			/* ... its time begins anew */
+	Candidate  *set_back;		/* candidate to be set back; NULL: none */
+	bool		sits_out;		/* if so, it is passed over */
+	bool		loses;			/* if so, its time begins anew */
 	bool		deserted;		/* nobody stands to follow the leader */
 	int64		first_stood;	/* since when anybody does; 0: nobody does, or
 								 * it is noted already */

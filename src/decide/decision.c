@@ -146,8 +146,8 @@ find_successor(const Decision *d)
 }
 
 /*
- * Until when is nobody elected, for which candidate is the election kept, who
- * is passed over from now on, and whose time begins anew?
+ * Until when is nobody elected, for which candidate is the election kept, and
+ * which candidate is passed over from now on?
  */
 static int64
 decide_vacancy(Decision *d, Contender **kept_for)

@@ -301,7 +301,8 @@ set_locked(Candidate *c, Row *row)
 {
 	Candidate  *present = row != NULL ? make_candidate(row) : NULL;
 
-	if (present != NULL && le_candidate_is_same(present, c))
+	if (present != NULL && strcmp(present->election, c->election) == 0 &&
+		le_candidate_is_same(present, c))
 		*c = *present;
 	else
 		row = NULL;

@@ -62,7 +62,10 @@ StaticAssertDecl(LEASE_REQUEST < LE_MAX_COLUMNS, "a lease has room in a Row");
 #define ROLE_FIELD(column, id_column, member) \
 	{FIELD_ROLE, column, offsetof(Lease, member), true, id_column}
 
-/* The columns that are members of a Lease; make_lease() reads some more */
+/*
+ * The columns that are members of a Lease: those that code below names have a
+ * name, others their number.  make_lease() reads some more.
+ */
 static const Field fields[] = {
 	FIELD(TEXT, 0, election),
 	FIELD(BIGINT, 1, term),
@@ -344,15 +347,21 @@ le_lease_find_lock(RowScan *scan, const char *election)
 
 /*
  * The same for a lease that was read, by a caller that has kept a snapshot
- * registered since before that.
+ * registered since before that.  With old_snapshot_threshold (15 and 16), that
+ * may be in vain for a process that was stopped for long: another election's
+ * lease, which may be there by now, is not taken for this one.
  */
 Lease *
 le_lease_lock_read(const Lease *seen)
 {
 	bool		busy;
+	Lease	   *lease = make_locked(le_row_lock_read(TABLE_LEASE, seen->tid,
+													 LockTupleNoKeyExclusive,
+													 &busy));
 
-	return make_locked(le_row_lock_read(TABLE_LEASE, seen->tid,
-										LockTupleNoKeyExclusive, &busy));
+	if (lease == NULL || strcmp(lease->election, seen->election) != 0)
+		return NULL;
+	return lease;
 }
 
 /*
