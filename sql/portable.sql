@@ -27,7 +27,9 @@
 --	 older gets the new row (READ COMMITTED) or 40001 (REPEATABLE READ).  After
 --	 an UPDATE alone, or if a savepoint or an EXCEPTION block comes between the
 --	 two, the mark is missing: the fence would lock the old version, find the
---	 old leader there, and let a late write through.
+--	 old leader there, and let a late write through.  The same holds if another
+--	 subtransaction has locked the row before, however weakly: then the UPDATE is
+--	 a member of a multixact.  So such a change is refused (lock_lease()).
 --
 -- * clock_timestamp() is read after the row is locked, and every condition is
 --	 looked at again then.  A deadline that was computed before the wait for the
@@ -494,6 +496,13 @@ $$;
 -- If a later call of this transaction changed the holder, perhaps in another
 -- subtransaction (a block with EXCEPTION), its UPDATE would not mark the row:
 -- so it is refused, whatever statement it belongs to.  changed() lifts that.
+--
+-- So it is after a weaker lock of this transaction, to renew or to fence.  Beside
+-- that of another subtransaction, FOR UPDATE and UPDATE become members of a
+-- multixact, and a fence that follows a renewal to that version judges each by
+-- itself: no lock is in its way, and no UPDATE says that the key has changed.
+-- Nothing lifts this: the weaker lock passes to the new version of the row.
+--
 -- A row that is locked is waited for, for so long at most.  Then the call fails or,
 -- if it may not, NULL is returned.
 CREATE OR REPLACE FUNCTION leader_election_internal.lock_lease(what text, el text, to_change boolean,
@@ -502,9 +511,11 @@ LANGUAGE plpgsql AS $$
 DECLARE
 	seen record;		-- one column that is a row costs half as much as all its columns
 	locked text := nullif(current_setting('leader_election_portable.locked', true), '');
+	kept CONSTANT text := nullif(current_setting('leader_election_portable.kept', true), '');
 	tries integer;
 BEGIN
-	IF locked::jsonb ? el THEN
+	IF locked::jsonb ? el OR to_change AND (kept::jsonb ? el
+			OR nullif(current_setting('leader_election_portable.fenced', true), '')::jsonb ? el) THEN
 		PERFORM leader_election_internal.in_block(what);
 	END IF;
 	LOOP
@@ -529,6 +540,9 @@ BEGIN
 	IF to_change THEN
 		locked := set_config('leader_election_portable.locked',
 			(coalesce(locked::jsonb, '{}') || jsonb_build_object(el, true))::text, true);
+	ELSE
+		locked := set_config('leader_election_portable.kept',
+			(coalesce(kept::jsonb, '{}') || jsonb_build_object(el, true))::text, true);
 	END IF;
 	RETURN seen.lease;
 END

@@ -313,7 +313,8 @@ my @CALLS = (
 	[ app => "SELECT leader_election.leave('gone', 'a') FROM leader_election.release('gone', 1)" ],
 	[ app => "SELECT state, candidates FROM leader_election.status WHERE election = 'gone'" ],
 	[ app => "SELECT term FROM leader_election.acquire('gone', 'a')" ],
-	[ app => "SELECT r.term, leader_election.release('gone', 2) FROM leader_election.renew('gone', 2) r" ],
+	[ app => "SELECT r.term, leader_election.release('gone', 2) FROM leader_election.renew('gone', 2) r" => 'weaker lock' ],
+	[ app => "SELECT leader_election.release('gone', 2)" => 'by itself' ],
 	[ app => "DO \$\$ BEGIN PERFORM leader_election.acquire('gone', 'a'); PERFORM leader_election.release('gone', 3); END \$\$" ],
 	[ app => "SELECT e, (leader_election.acquire('many ' || e, 'a')).term FROM generate_series(1, 3) e" ],
 	[ app => "SELECT e, leader_election.release('many ' || e, 1) FROM generate_series(1, 3) e" ],
@@ -468,6 +469,8 @@ my %OTHERWISE = (
 	'columns' => [ qr/^1\|\d+\|[^|]*\|f /, 'the times differ' ],
 	'auto_renew' => [ qr/^0A000 .*auto_renew is not in the portable edition.*HINT:  Pass auto_renew => false/s, 'there is no worker that renews' ],
 	'procedure' => [ qr/^2D000 .*invalid transaction termination/, 'nothing but its COMMIT tells a procedure that it cannot' ],
+	'weaker lock' => [ qr/^25001 /, 'the holder does not change after a weaker lock of the same transaction' ],
+	'by itself' => [ qr/^t /, 'with the extension that has happened' ],
 	'not here' => [ qr/^0A000 .*is not in the portable edition/, 'these are left out' ],
 	'first call' => [ qr/^(?!25001)/, 'the first call in a block cannot be told from one outside' ],
 );
@@ -754,6 +757,53 @@ is(late_fence(sub {
 		END \$\$");
 	die $one->errors if $one->sqlstate ne '00000';
 }), '40001', 'the lock and the change are in one subtransaction, whatever blocks there are around');
+
+# A weaker lock of the same transaction, and then a change in a subtransaction: FOR
+# UPDATE and UPDATE are members of a multixact, of which the UPDATE marks nothing.
+sub late_after
+{
+	my ($sql) = @_;
+	my ($state, $leads);
+	my $late = late_fence(sub {
+		my ($election, $term) = @_;
+
+		$two->acquire($election, $_) foreach qw(x y z b);
+		$sql =~ s/ELECTION/'$election'/g;
+		$sql =~ s/TERM/$term/g;
+		$one->query($sql);
+		$state = $one->sqlstate;
+		$one->query('ROLLBACK');
+		$leads = $locker->query("SELECT leader = 'a' AND term = $term FROM leader_election.lease WHERE election = '$election'");
+	});
+	return "$state $leads $late";
+}
+
+# Each statement of a list that begins with + has a block with EXCEPTION of its own.
+sub late_after_block
+{
+	return late_after('DO $$ BEGIN '
+		. join(' ', map { /^\+(.*)/ ? "BEGIN PERFORM leader_election.$1; EXCEPTION WHEN division_by_zero THEN NULL; END;" : "PERFORM leader_election.$_;" } @_)
+		. ' END $$');
+}
+
+my %WEAKER = (
+	'leave()' => [ q(leave(ELECTION, 'x')), '+release(ELECTION, TERM)' ],
+	'leave(), and once more' => [ q(leave(ELECTION, 'x')), '+release(ELECTION, TERM)', q(leave(ELECTION, 'y')), q(+acquire(ELECTION, 'b')) ],
+	'renew()' => [ 'renew(ELECTION, TERM)', '+release(ELECTION, TERM)' ],
+	'assert_leader()' => [ q(acquire(ELECTION, 'z')), 'assert_leader(ELECTION, TERM)', '+release(ELECTION, TERM)' ],
+	'alter_election()' => [ 'alter_election(ELECTION, quorum => 1)', '+release(ELECTION, TERM)' ],
+	'set_run_done()' => [ q(set_run_done(ELECTION, 'r')), '+release(ELECTION, TERM)' ],
+	'request_yield()' => [ q(request_yield(ELECTION, 'b')), '+release(ELECTION, TERM)', q(leave(ELECTION, 'y')), q(+acquire(ELECTION, 'b')) ]);
+foreach my $lock (sort keys %WEAKER)
+{
+	is(late_after_block(@{ $WEAKER{$lock} }), '25001 t 00000', "after $lock, a change is refused in that transaction");
+}
+is(late_after(q(BEGIN\; SELECT leader_election.leave(ELECTION, 'x')\; SAVEPOINT s\; SELECT leader_election.release(ELECTION, TERM)\;
+	RELEASE s\; COMMIT)), '25001 t 00000', 'also if all is one string');
+is(late_after_block('+release(ELECTION, TERM)', q(+acquire(ELECTION, 'b')), q(renew(ELECTION, TERM + 1))), '00000 f 40001',
+	'two changes are marked, and a renewal after them changes nothing');
+is($one->query(q(SELECT concat(current_setting('leader_election_portable.locked', true), current_setting('leader_election_portable.kept', true),
+	current_setting('leader_election_portable.fenced', true)))), '', 'what is noted of a transaction ends with it');
 
 # The clock is read when the row is locked. A renewal that waits until the
 # deadline has passed comes too late.
