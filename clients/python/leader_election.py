@@ -118,11 +118,14 @@ class _Candidate(core.Candidate):
 
     def _tell(self):
         """Call the handler of the next event that is due. Returns whether one was due."""
-        lead, due = self._lead, self._due()
+        due = self._due()
         if due:
-            self._handle(*due)
-            lead.told.add(due[0])
-            self._ring()
+            lead, event, value = due
+            try:
+                self._handle(event, value)
+            finally:        # Sole and Fake: a signal handler may raise SystemExit just now
+                lead.told.add(event)
+                self._ring()
         return bool(due)
 
     def _handle(self, event, value):

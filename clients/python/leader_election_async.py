@@ -130,12 +130,13 @@ class _Candidate(core.Candidate):
 
     async def _tell(self):
         """Call the handler of the next event that is due. Returns whether one was due."""
-        lead, due = self._lead, self._due()
+        due = self._due()
         if due:
+            lead, event, value = due
             try:
-                await self._handle(*due)
+                await self._handle(event, value)
             finally:
-                lead.told.add(due[0])
+                lead.told.add(event)
                 self._ring()
         return bool(due)
 

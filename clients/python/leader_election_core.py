@@ -185,16 +185,18 @@ class Candidate:
     # --- what the application is told
 
     def _due(self):
-        """The event that is to be told next, and its value; or None."""
-        lead, leads = self._lead, self._current()
+        """The event that is to be told next: its tenure, its name, its value; or None. The tenure
+        is read once: the next one may begin meanwhile."""
+        lead = self._lead
+        leads = self._current() is lead
         if "elected" not in lead.told:
-            return "elected", lead.term
+            return lead, "elected", lead.term
         if leads and lead.grant.yielding and "yield" not in lead.told:
-            return "yield", lead.term
+            return lead, "yield", lead.term
         if lead.ends and "lost" not in lead.told:
-            return "lost", lead.ends[0]
+            return lead, "lost", lead.ends[0]
         if lead.ends and self._error and self._engine_ended and "error" not in lead.told:
-            return "error", self._error
+            return lead, "error", self._error
         return None
 
     def _handler_failed(self, event, error):

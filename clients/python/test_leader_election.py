@@ -42,6 +42,39 @@ class Answered(DetachedLeadership):
         return self.answer(call)
 
 
+class Interrupted(leader_election._Candidate):
+    """Just after look number `at` at its tenure, the engine begins the next one."""
+
+    at = 0
+
+    @property
+    def _lead(self):
+        lead = self._tenure
+        self.at -= 1
+        if self.at == 0:
+            self._begin(grant(2, float("inf")))
+        return lead
+
+    @_lead.setter
+    def _lead(self, lead):
+        self._tenure = lead
+
+
+class Session:
+    """A session's _Wire: campaign() answers a campaign."""
+
+    def __init__(self, campaign):
+        self.campaign, self.pgconn = campaign, types.SimpleNamespace(backend_pid=1, socket=None)
+
+    def ask(self, until, sql, *values, stop=None):
+        if sql == Leadership._HELLO:
+            return ["1", "f", "-1", "0"]
+        return self.campaign() if sql == Leadership._CAMPAIGN else [""]
+
+    def close(self):
+        pass
+
+
 class Connection:
     """What fenced() needs of one."""
 
@@ -198,6 +231,32 @@ class Tests(Logged, unittest.TestCase):
         fake.elect()
         fake.ask_yield()
         fake.resign()
+
+    def test_elected_while_the_teller_looks(self):
+        """Whenever that is, the handlers are told of it once, and of nothing that is over."""
+        for at in range(1, 8):
+            with self.subTest(at=at):
+                self.told.clear()
+                candidate = Interrupted(**{**self.handlers(), "on_yield": None})
+                candidate._lead = core.Tenure(core.Grant(1, 0.0, 0.0, True), ["resigned"],
+                                              {"elected", "lost"})
+                candidate.at = at
+                while candidate.at > 0 or candidate._due():
+                    candidate._tell()
+                self.assertEqual((self.told, candidate.term), ([("elected", 2)], 2))
+
+    def test_exit_just_after_a_handler(self):
+        """That of a signal handler, say: the event has been told all the same."""
+        class Exits(FakeLeadership):
+            def _handle(self, event, value):
+                super()._handle(event, value)
+                if event == "elected":
+                    raise SystemExit
+        fake = Exits(**self.handlers())
+        with self.assertRaises(SystemExit):
+            fake.elect()
+        fake.lose()
+        self.assertEqual(self.told, [("elected", 1), ("lost", "connection lost")])
 
     def test_failing_error_handler(self):
         def exits(value):
