@@ -363,7 +363,7 @@ class Leadership(core.SessionCandidate, _Standing):
                 self._wire.ask(self._until(), self._NO_TIMEOUTS)
             self._call(self._JOIN, self.candidate, self._rank, self._metadata)
             # Not _answered(): campaign() may refuse us all the same, and its refusal may last.
-            self._trouble.ends()
+            self._trouble.pauses()
         [term] = self._campaign()
         return self._ask(self._RENEW, term, self._metadata) if term else None
 

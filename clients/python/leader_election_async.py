@@ -383,7 +383,7 @@ class Leadership(core.SessionCandidate, _Standing):
                 await self._within(self._wire.ask(self._NO_TIMEOUTS))
             await self._call(self._JOIN, self.candidate, self._rank, self._metadata)
             # Not _answered(): campaign() may refuse us all the same, and its refusal may last.
-            self._trouble.ends()
+            self._trouble.pauses()
         [term] = await self._campaign()
         return await self._ask(self._RENEW, term, self._metadata) if term else None
 

@@ -400,6 +400,10 @@ class Trouble:
         if self.log((word, sqlstate), f"{word}: {text}"):
             self._is_known = True
 
+    def pauses(self):
+        """We have got further, and do not know yet how far: no trouble now, and nothing to log."""
+        self.text = None
+
     def ends(self):
         self.text = None
         if self._is_known:

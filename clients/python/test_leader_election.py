@@ -664,6 +664,24 @@ class Tests(Logged, unittest.TestCase):
         self.assertEqual(leadership.state, "leads")
         self.until(lambda: len(self.lines) == 2)
 
+    def test_a_campaign_that_is_refused(self):
+        """That join() succeeds each time is no end of the trouble."""
+        def campaign():
+            states.append(leadership.state)
+            if not granted.is_set():
+                raise psycopg.errors.InsufficientPrivilege("no")
+            return [""]
+        states, granted = [], threading.Event()
+        leadership = Leadership("", "e")
+        leadership._connect = lambda addresses: Session(campaign)
+        self.addCleanup(leadership.close)
+        leadership.start()
+        self.until(lambda: len(states) == 4)
+        self.assertEqual((self.lines, set(states)), (self.lines[:1], {"standing"}))
+        granted.set()
+        self.until(lambda: len(self.lines) == 2)
+        self.assertIn("all is well again", self.lines[1])
+
     def test_refusal_of_a_leader(self):
         """Did nothing: the deadline decides."""
         def answer(call):

@@ -592,6 +592,18 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                 with self.assertRaises(asyncpg.FeatureNotSupportedError):
                     await asyncio.wait_for(session.wait(), 10)
 
+    async def test_campaign_that_is_refused_for_now(self):
+        """That join() succeeds each time is no end of the trouble."""
+        says = {"campaign": asyncpg.InsufficientPrivilegeError("no")}
+        with self.connecting(says), self.assertLogs("leader_election") as logs:
+            async with self.session() as session:
+                await self.until(lambda: self.sent.count("campaign") == 4)
+                self.assertEqual(len(logs.output), 1, logs.output)
+                says.clear()
+                await session.wait()
+                await self.until(lambda: len(logs.output) == 2)
+        self.assertIn("all is well again", logs.output[1])
+
     async def test_pooler(self):
         """[pooler] Nothing is set, and the error is final."""
         behind = {"pg_backend_pid": "2\tf\t-1\t60000\n"}
