@@ -460,6 +460,12 @@ class DetachedLeadership(core.DetachedCandidate, _Standing):
         except Exception as error:
             self._cannot_listen(error)
 
+    def _hang_up(self):
+        """Any failed call hangs up: then listen again at once, or we would be deaf for a minute."""
+        if self._wire:      # else _listen_at tells how long not to try
+            self._listen_at = 0.0
+        super()._hang_up()
+
     def _on_end(self, wire):
         if wire is self._wire:
             self._listen_at = 0.0

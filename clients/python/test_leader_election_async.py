@@ -73,6 +73,9 @@ class Session:
     def is_closed(self):
         return self.closed
 
+    async def add_listener(self, channel, listener):
+        pass
+
     def terminate(self):
         self.closed = True
 
@@ -527,6 +530,30 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                 detached._on_news(None, 0, "", '{"election": "e"}')
                 await asyncio.sleep(0.001)
         self.assertIn(self.pool.sent.count("acquire"), range(5, 12))
+
+    async def test_listens_again_after_a_failed_call(self):
+        """For a failed call hangs up."""
+        async def fails_once(call):
+            if len(self.pool.sent) == 3:
+                raise OSError("down")
+        with self.connecting({}), self.assertLogs("leader_election"):
+            async with self.detached(fails_once, listen={"host": "a", "hostaddr": "::1"},
+                                     interval=0.01):
+                await self.until(lambda: len(self.attempts) == 2)
+                sent = len(self.pool.sent)
+                await self.until(lambda: len(self.pool.sent) > sent + 2)
+        self.assertEqual(len(self.attempts), 2, "it goes on listening over that connection")
+
+    async def test_cannot_listen(self):
+        """It is not tried more often for calls that fail meanwhile."""
+        async def fails_often(call):
+            if len(self.pool.sent) % 3 == 0:
+                raise OSError("down")
+        with self.connecting(OSError("no")), self.assertLogs("leader_election"):
+            async with self.detached(fails_often, listen={"host": "a", "hostaddr": "::1"},
+                                     interval=0.01):
+                await self.until(lambda: len(self.pool.sent) > 6)
+        self.assertEqual(len(self.attempts), 1)
 
     # --- sessions
 
