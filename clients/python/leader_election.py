@@ -582,6 +582,11 @@ def _expand(params):
                 for option in options if option.val is not None}
     if expanded.get("target_session_attrs") != "?":     # no such service, no such file
         raise psycopg.OperationalError(error)
+    hosts, ports, ips = (expanded.get(word, "").split(",") for word in core.Address._fields)
+    count = len(hosts) if ips == [""] else len(ips)
+    if len(ports) not in (1, count) or hosts != [""] and len(hosts) != count:
+        # Later libpq is given one address at a time, and would not say so.
+        raise psycopg.errors.InvalidParameterValue(error)
     # client_encoding: what we send is UTF-8.
     return {**expanded, "target_session_attrs": "any", "client_encoding": "UTF8"}
 

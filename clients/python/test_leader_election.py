@@ -358,6 +358,20 @@ class Tests(Logged, unittest.TestCase):
         with self.assertRaises(psycopg.ProgrammingError):
             Leadership("no such word", "e")
 
+    def test_lists_that_do_not_match(self):
+        """End with what libpq says, which would not see it: it is given one address at a time."""
+        for where, text in (("host=a,b,c port=1,2", "2 port numbers to 3 hosts"),
+                            ("port=1,2", "2 port numbers to 1 hosts"),
+                            ("hostaddr=1.1.1.1,2.2.2.2 port=1,2,3", "3 port numbers to 2 hosts"),
+                            ("hostaddr=1.1.1.1 host=a,b", "2 host names to 1 hostaddr"),
+                            ("hostaddr=1.1.1.1,2.2.2.2 host=a", "1 host names to 2 hostaddr")):
+            with self.subTest(where=where), self.assertRaisesRegex(LeadershipError, text):
+                self.addresses(where, "host")
+        leadership = Leadership("host=a,b,c port=1,2", "e", refusal_timeout=0.1).start()
+        self.addCleanup(leadership.close)
+        with self.assertRaisesRegex(LeadershipError, "could not match"):
+            self.assertIsNone(leadership.wait(5))
+
     def test_what_libpq_reads(self):
         """The environment, and a service in its file."""
         self.assertEqual(self.addresses("", "host", "port", PGHOST="a,b", PGPORT="1,2"),
