@@ -728,8 +728,8 @@ class Tests(Logged, unittest.TestCase):
         def cancelled(*_):
             raise asyncio.CancelledError    # what asyncio.run() may raise; no Exception
         leadership = self.answered(on_elected=cancelled)
-        with self.assertRaises(asyncio.CancelledError):
-            leadership.wait(20)
+        with self.assertRaises(asyncio.CancelledError):     # once the handler has failed
+            self.until(lambda: leadership.wait(0.1) and False)
         self.assertIn(("lost", "error"), self.told)
         self.assertEqual(leadership.sent[-2:], ["release", "leave"])
         checks = [lambda: True, cancelled]
