@@ -156,27 +156,50 @@ CREATE TEMP TABLE leader_election_afterwards ON COMMIT DROP AS
 		FROM pg_proc p WHERE p.pronamespace = 'leader_election'::regnamespace
 			AND p.proname NOT IN ('tick', 'prune', 'configure', '_stands')
 	)
-	SELECT 1 AS step, format('REVOKE ALL ON %s %s FROM PUBLIC', o.kind, o.name) AS command FROM objects o
+	SELECT 1 AS step, format('REVOKE ALL ON %s %s FROM PUBLIC', o.kind, o.name) AS command,
+		NULL::oid AS fenced FROM objects o
 	UNION ALL
 	SELECT 2, format('GRANT %s ON %s %s TO %s%s', a.privilege_type, o.kind, o.name,
 		CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END,
-		CASE WHEN a.is_grantable AND a.grantee <> o.owner THEN ' WITH GRANT OPTION' ELSE '' END)
+		CASE WHEN a.is_grantable AND a.grantee <> o.owner THEN ' WITH GRANT OPTION' ELSE '' END), NULL
 	FROM objects o, aclexplode(o.acl) a
 	WHERE a.privilege_type IN ('USAGE', 'SELECT', 'EXECUTE')
 	UNION ALL
-	SELECT 3, format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass)
+	SELECT 3, format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass), t.tgrelid
 	FROM pg_trigger t
 	WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND t.tgparentid = 0 AND t.tgconstraint <> 0
 	UNION ALL
 	SELECT 4, CASE WHEN t.tgconstraint <> 0 THEN pg_get_triggerdef(t.oid)
-		ELSE replace(left(pg_get_triggerdef(t.oid), 14), 'CREATE', 'CREATE OR REPLACE') || substr(pg_get_triggerdef(t.oid), 15) END
+		ELSE replace(left(pg_get_triggerdef(t.oid), 14), 'CREATE', 'CREATE OR REPLACE') || substr(pg_get_triggerdef(t.oid), 15) END,
+		t.tgrelid
 	FROM pg_trigger t
 	WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND t.tgparentid = 0
 	UNION ALL
 	SELECT 5, format('ALTER TABLE %s %s TRIGGER %I', t.tgrelid::regclass,
-		CASE t.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'DISABLE' END, t.tgname)
+		CASE t.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'DISABLE' END, t.tgname), t.tgrelid
 	FROM pg_trigger t
 	WHERE t.tgfoid = 'leader_election.only_leader()'::regprocedure AND t.tgenabled <> 'O';
+
+-- Until here, a trigger that has come or changed since its table was to be locked has
+-- not been looked at: on a view, say, which is not locked, or on a new table.  The text
+-- that will be run can change no more, and only WHEN has an expression.
+DO $$
+DECLARE
+	strange text;
+BEGIN
+	SELECT string_agg(a.command, E'\n') INTO strange FROM leader_election_afterwards a
+		WHERE a.step = 4 AND a.command LIKE '% WHEN (%'
+		AND NOT EXISTS (SELECT 1 FROM pg_locks k
+			WHERE k.locktype = 'relation' AND k.relation = a.fenced AND k.pid = pg_backend_pid() AND k.granted
+			AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+			AND k.mode IN ('ShareRowExclusiveLock', 'AccessExclusiveLock'));
+	IF strange IS NOT NULL THEN
+		RAISE EXCEPTION 'triggers that call leader_election.only_leader() have a condition, on what cannot be locked'
+			USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = strange,
+				HINT = 'Drop these triggers, run this again, and make them anew.';
+	END IF;
+END
+$$;
 
 -- The tables go aside, and the trigger function, until triggers call the
 -- extension's: to replace it lets readers pass by, to drop them would not.  All

@@ -353,12 +353,13 @@ $fence->finish;
 # Holds up the transaction that gives this command.
 sub stop_at
 {
-	my ($tag) = @_;
+	my ($tag, $event) = @_;
 
+	$event //= 'ddl_command_end';
 	$admin->query("CREATE OR REPLACE FUNCTION public.stop() RETURNS event_trigger LANGUAGE plpgsql SET lock_timeout = 0
 		AS 'BEGIN PERFORM pg_advisory_xact_lock(145); END';
 		DROP EVENT TRIGGER IF EXISTS stop;
-		CREATE EVENT TRIGGER stop ON ddl_command_end WHEN TAG IN ('$tag') EXECUTE FUNCTION public.stop();
+		CREATE EVENT TRIGGER stop ON $event WHEN TAG IN ('$tag') EXECUTE FUNCTION public.stop();
 		SELECT pg_advisory_lock(145)");
 	die $admin->errors if $admin->sqlstate ne '00000';
 	return;
@@ -368,6 +369,31 @@ foreach my $edition (qw(extension portable))
 {
 	my $from = $edition eq 'extension' ? 'portable' : 'extension';
 	my $tags = $edition eq 'extension' ? [ 'CREATE EXTENSION', 'GRANT' ] : [ 'CREATE FUNCTION', 'CREATE TRIGGER' ];
+
+	# A trigger of a view, which nobody locks, changes when triggers have been looked
+	# at, and before their definitions are read.
+	my $was = $admin->query($ALL);
+	my $library = session($node, name => 'library', dbname => 'middle', user => 'library');
+	$admin->query('CREATE SCHEMA race AUTHORIZATION library');
+	$library->query(q(CREATE FUNCTION race.valid(integer) RETURNS boolean LANGUAGE plpgsql AS
+			$$ BEGIN RAISE WARNING 'the code of another role, as %', current_user; RETURN true; END $$;
+		CREATE DOMAIN race.checked AS integer CHECK (race.valid(value));
+		CREATE VIEW race.seen AS SELECT 1 AS a;
+		CREATE TRIGGER evil BEFORE INSERT ON race.seen FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('e')));
+	stop_at('CREATE TABLE AS', 'ddl_command_start');
+	my $raced = file(to($edition, 'middle'));
+	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = 'middle'", 1);
+	is($library->sqlstate_of(q(CREATE OR REPLACE TRIGGER evil BEFORE INSERT ON race.seen FOR EACH STATEMENT
+		WHEN ('{1}'::race.checked[] IS NOT NULL) EXECUTE FUNCTION leader_election.only_leader('e'))), '00000',
+		"$from: a trigger changes when it has been looked at");
+	$admin->query('SELECT pg_advisory_unlock(145)');
+	my ($refused, $told) = $raced->(1);
+	is($refused, 3, 'that is refused');
+	like($told, qr/have a condition, on what cannot be locked.*TRIGGER evil BEFORE INSERT ON race\.seen/s, 'it is named');
+	unlike($told, qr/the code of another role/, 'and none of their code is run');
+	$library->finish;
+	$admin->query('DROP EVENT TRIGGER stop; SET client_min_messages = warning; DROP SCHEMA race CASCADE; RESET client_min_messages');
+	is($admin->query($ALL), $was, 'nothing has changed by that');
 
 	foreach my $kill (0, 1)
 	{
