@@ -8,9 +8,7 @@
 //
 // What an elector may do with it is what client-go says of it: OnStoppedLeading comes
 // when RenewDeadline is over, and nobody waits for what OnStartedLeading has begun. So
-// end the program there, as usual, and have writes fenced by the term. If a call is under
-// way then that the driver does not end with its context (lib/pq's over a dead path),
-// OnStoppedLeading comes when that call has returned, which may be after the lease.
+// end the program there, as usual, and have writes fenced by the term.
 //
 // The invariant: an elector that leads leads in one term, or in those that follow it
 // by a failover of the server. Once the server has said that the term is over, the lock
@@ -41,10 +39,14 @@ type Lock struct {
 	db                 *sql.DB
 	election, identity string
 
-	mu      sync.Mutex
-	term    int64  // 0: none
-	over    bool   // it was lost, and the elector does not know yet
 	request string // one for all tries, so that no grant is lost with its answer
+
+	// What follows is guarded by mu, which is not held during a call: Term and RecordEvent
+	// never wait for the server.
+	mu    sync.Mutex
+	term  int64 // 0: none
+	leads bool  // the elector does, and has not said yet that it has stopped
+	over  bool  // its term was lost, and it does not know yet
 }
 
 var _ resourcelock.Interface = (*Lock)(nil)
@@ -56,8 +58,7 @@ func New(db *sql.DB, election, identity string) *Lock {
 }
 
 // Term is the term that the last answered call has granted, for fencing; 0 if there is
-// none. It has no deadline of its own: the elector has. It waits for a call of the
-// elector's that is under way.
+// none. It has no deadline of its own: the elector has. It never blocks.
 func (l *Lock) Term() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +75,7 @@ func (l *Lock) RecordEvent(event string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if event == "stopped leading" {
-		l.over = false
+		l.leads, l.over = false, false
 	}
 }
 
@@ -86,9 +87,11 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	var leader sql.NullString
 	var term sql.NullInt64
 	var since, renewed sql.NullTime
-	err := l.db.QueryRowContext(ctx, "SELECT leader, term, since, renewed_at FROM leader_election.status "+
-		"WHERE election OPERATOR(pg_catalog.=) "+pq.QuoteLiteral(l.election)).
-		Scan(&leader, &term, &since, &renewed)
+	err := within(ctx, func() error {
+		return l.db.QueryRowContext(ctx, "SELECT leader, term, since, renewed_at FROM leader_election.status "+
+			"WHERE election OPERATOR(pg_catalog.=) "+pq.QuoteLiteral(l.election)).
+			Scan(&leader, &term, &since, &renewed)
+	})
 	if err != nil && err != sql.ErrNoRows { // acquire() makes the election
 		return nil, nil, err
 	}
@@ -111,27 +114,31 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	term, over := l.term, l.over
+	l.mu.Unlock()
 	switch {
 	case record.HolderIdentity == "":
-		return l.release(ctx)
-	case l.over:
+		return l.release(ctx, term)
+	case over:
 		return errors.New("the term is over")
-	case l.term != 0:
-		return l.renew(ctx)
+	case term != 0:
+		return l.renew(ctx, term)
 	default:
 		return l.acquire(ctx, time.Duration(record.LeaseDurationSeconds)*time.Second)
 	}
 }
 
-// renew notes a new term after a failover, and that the term is over.
-func (l *Lock) renew(ctx context.Context) error {
-	term, _, err := l.ask(ctx, "leader_election.renew(%s, %d)", pq.QuoteLiteral(l.election), l.term)
+// renew notes a new term after a failover, and that the term is over. That is no news to
+// an elector which has stopped before: it may ask for a new one.
+func (l *Lock) renew(ctx context.Context, term int64) error {
+	term, _, err := l.ask(ctx, "leader_election.renew(%s, %d)", pq.QuoteLiteral(l.election), term)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err == sql.ErrNoRows {
-		l.term, l.over = 0, true
+		l.term, l.over = 0, l.leads
 		return errors.New("the term is over")
 	} else if err == nil {
-		l.term = term
+		l.term, l.leads = term, true
 	}
 	return err
 }
@@ -151,29 +158,57 @@ func (l *Lock) acquire(ctx context.Context, lease time.Duration) error {
 	} else if err != nil {
 		return err
 	}
-	l.request, l.term = "", term
+	l.request = ""
 	if remaining < lease*9/10 {
-		_ = l.release(ctx)
+		_ = l.release(ctx, term)
 		return fmt.Errorf("the lease of election %s is %v: make it longer (alter_election), or LeaseDuration shorter",
 			l.election, remaining)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.term, l.leads = term, true
 	return nil
 }
 
-// release gives the term back, and withdraws. It forgets the term, also if that fails.
-func (l *Lock) release(ctx context.Context) error {
-	if l.term == 0 {
+// release gives the term back, and withdraws. It forgets the term first: if the call
+// fails, the term ends by itself.
+func (l *Lock) release(ctx context.Context, term int64) error {
+	if term == 0 {
 		return nil
 	}
-	_, err := l.db.ExecContext(ctx, fmt.Sprintf("SELECT leader_election.leave(%s, %s) FROM leader_election.release(%s, %d)",
-		pq.QuoteLiteral(l.election), pq.QuoteLiteral(l.identity), pq.QuoteLiteral(l.election), l.term))
-	l.term = 0 // if that failed, it ends by itself
-	return err
+	l.mu.Lock()
+	l.term = 0
+	l.mu.Unlock()
+	return within(ctx, func() error {
+		_, err := l.db.ExecContext(ctx, fmt.Sprintf(
+			"SELECT leader_election.leave(%s, %s) FROM leader_election.release(%s, %d)",
+			pq.QuoteLiteral(l.election), pq.QuoteLiteral(l.identity), pq.QuoteLiteral(l.election), term))
+		return err
+	})
 }
 
 // ask makes a call that grants a term: sql.ErrNoRows if it does not.
-func (l *Lock) ask(ctx context.Context, format string, args ...any) (term int64, remaining time.Duration, err error) {
-	var ms int64
-	err = l.db.QueryRowContext(ctx, "SELECT term, remaining_ms FROM "+fmt.Sprintf(format, args...)).Scan(&term, &ms)
-	return term, time.Duration(ms) * time.Millisecond, err
+func (l *Lock) ask(ctx context.Context, format string, args ...any) (int64, time.Duration, error) {
+	var term, ms int64
+	err := within(ctx, func() error {
+		return l.db.QueryRowContext(ctx, "SELECT term, remaining_ms FROM "+fmt.Sprintf(format, args...)).Scan(&term, &ms)
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return term, time.Duration(ms) * time.Millisecond, nil
+}
+
+// within makes a call, and waits for it until ctx has ended, whatever the driver does
+// (lib/pq does not return over a dead path). A call that returns later may still write
+// its results: they are not read after an error.
+func within(ctx context.Context, call func() error) error {
+	returned := make(chan error, 1)
+	go func() { returned <- call() }()
+	select {
+	case err := <-returned:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
