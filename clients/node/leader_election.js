@@ -20,13 +20,13 @@
  *
  *     standing --_extend(grant)--> leads --_lose(reason)--> losing --_giveBack()--> standing
  *     leads --_extend(grant)--> leads
- *     leads --_lose('failover'), _extend(grant)--> leads, in a greater term
+ *     leads --_lose('failover')--> losing --_extend(grant)--> leads, in a greater term
  *     any --_end('closed'), _fail(error)--> (if we lead: losing, then) closed
  *
  * `_lead` and `_held`, below, say which it is: standing has neither, leads has both, losing has
  * `_held` alone. The property `state` has other words: losing is 'standing' there, and after
- * close() it is 'closed' at once. After a failover `term` is the new one at once; its handlers,
- * and its work, wait for those of the old one.
+ * close() it is 'closed' at once. After a failover we lead in the new term when the handlers, and
+ * the work, of the old one have ended; if that takes until the deadline, or fails, we do not.
  *
  * Words in brackets, [like these], name a fault of the conformance suite, test/clients: the line
  * is there because of it.
@@ -166,17 +166,17 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Waits until we lead: the term; null after so many ms, or if we are closed. Rejects with the
-   * error that was the end of this client, if there is one. close() and an error end the waiting
-   * only when the lease has been given back, which waits for the handlers of 'lost' and the work of
-   * run(): these must not await wait() without `ms`.
+   * Waits until we lead: the term; null after so many ms, or as soon as close() is called. Rejects
+   * with the error that was the end of this client, if there is one, but only when the lease has
+   * been given back. That waits for the handlers of 'lost' and the work of run(): wait() without
+   * `ms` in there ends with close() only.
    * @param {number} [ms]
    * @returns {Promise<number | null>}
    */
   async wait(ms = Infinity) {
     const by = clock() + ms
     this._waiting++
-    while (!this.leads && !this._ended && clock() < by) {
+    while (!this.leads && !this._ended && !(this._isClosing && !this._fatal) && clock() < by) {
       await pause(by - clock(), this._woken.signal)
     }
     this._waiting--
@@ -295,14 +295,16 @@ class Candidate extends EventEmitter {
    * stood. Returns after how many ms the next step is due. If `_held` is set and `_lead` is not
    * after this, that step gives it back.
    */
-  _take(lead, grant) {
+  async _take(lead, grant) {
     this._watch() // a loop that was blocked may come here before the timer [hangs, with a check]
     this._held = grant ?? lead
     if (this._lead !== lead || this._isClosing) return 0 // it was lost meanwhile
     if (lead && !grant) this._lose('not renewed')
-    if (lead && grant && grant.term !== lead.term) this._lose('failover')
+    const failover = lead && grant && grant.term !== lead.term
+    if (failover) await this._lose('failover') // the new term is not renewed meanwhile
+    if (this._isClosing) return 0
     if (grant && this._clock() < grant.deadline) this._extend(grant)
-    if (this._lead) return this._lead.third
+    if (this._lead) return failover ? 0 : this._lead.third // 0: the handlers may have taken long
     return this._held ? 0 : this._rest
   }
 
@@ -311,7 +313,13 @@ class Candidate extends EventEmitter {
     const held = this._held
     await this._queue // 'lost' was told, its handlers have returned, and the work has ended
     this._held = null // first: a call that fails is not made again and again [spin: server down]
-    const heard = await this._leave(held)
+    let heard
+    try {
+      heard = await this._leave(held)
+    } catch (error) {
+      if (this._isClosing) this._log(`the lease was not given back: ${textOf(error)}`)
+      throw error // to _recover, which is silent after close()
+    }
     if (heard) await pause(1000, this._closing.signal) // others have their turn [resign, alone]
     return 0
   }

@@ -301,9 +301,10 @@ let slept = -Infinity
 const noop = () => {}
 const promised = async (call) => call() // what it throws becomes a rejection
 
-// Ends early, without an error, when signal is aborted. Node's timers end at 2 ** 31 ms. A pause
-// without end does not keep the process alive.
-const pause = (ms, signal) => sleep(Math.min(ms, 1e9), null, { signal, ref: ms < 1e9 }).catch(noop)
+// Ends early, without an error, when signal is aborted. Node's timers end at 2 ** 31 ms, and Node
+// 24 warns of negative ones. A pause without end does not keep the process alive.
+const pause = (ms, signal) =>
+  sleep(Math.max(0, Math.min(ms, 1e9)), null, { signal, ref: ms < 1e9 }).catch(noop)
 
 /**
  * The outcome of promise; or an error after ms, or when signal is aborted. (pg itself would wait

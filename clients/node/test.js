@@ -240,6 +240,20 @@ test('wait: term, null after a timeout or close', async () => {
   assert.strictEqual(await closed, null)
 })
 
+test('wait() in a handler of lost ends with close(), and not before', async () => {
+  const pool = leader()
+  const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
+  await detached.wait()
+  let outcome = 'waits'
+  detached.on('lost', async () => (outcome = await detached.wait()))
+  detached.resign()
+  await sleep(50)
+  assert.strictEqual(outcome, 'waits')
+  await detached.close()
+  assert.strictEqual(outcome, null)
+  assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+})
+
 test('run: the work of each term, its signal, its end before lost has been handled', async () => {
   const fake = new FakeLeadership()
   const order = []
@@ -436,6 +450,15 @@ test('the clock goes on while the machine sleeps', async () => {
   await detached.close()
 })
 
+test('no timer is set to a time that is over: Node 24 warns', () => {
+  const { status, stderr } = require('node:child_process').spawnSync(process.execPath, ['-e', `
+    const timers = require('node:timers/promises')
+    const { setTimeout } = timers
+    timers.setTimeout = (ms, ...more) => (require('node:assert')(ms >= 0), setTimeout(ms, ...more))
+    require(${JSON.stringify(require.resolve('./leader_election_base.js'))}).pause(-1)`])
+  assert.strictEqual(status, 0, String(stderr))
+})
+
 test('the deadline is looked at each second: timers stand still while the machine sleeps', async () => {
   const pool = poolOf((call) => (call === 'leave' ? [] : [{ term: '1', remaining_ms: '60000', yielding: false }]))
   const detached = new DetachedLeadership({ election: 'e', pool })
@@ -545,6 +568,59 @@ test('a failover is lost and elected, and the new term is given back', async () 
   await detached.close()
   assert.deepStrictEqual(events, ['elected 1', 'lost failover', 'elected 4194305', 'lost resigned'])
   assert.deepStrictEqual(released, [4194305])
+})
+
+/** One that leads in term 1, and from the first renewal on in a greater one. */
+function failingOver() {
+  const pool = poolOf((call, values) => {
+    if (call === 'release') pool.given = values[1]
+    if (call === 'renew') pool.renewed = values[1]
+    if (call === 'acquire') return [{ term: '1', remaining_ms: '300', yielding: false }]
+    return call === 'renew' ? [{ term: '4194305', remaining_ms: '300', yielding: false }] : []
+  })
+  return pool
+}
+
+test('a failover: while the handlers of lost run, there is no term, and none is renewed', async () => {
+  const pool = failingOver()
+  const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
+  const events = follow(detached)
+  const gate = new EventEmitter()
+  let seen
+  detached.once('lost', async () => {
+    seen = [detached.term, await detached.wait(10)]
+    detached.resign() // there is nothing left to resign
+    await once(gate, 'open')
+  })
+  await until(() => seen)
+  await sleep(150) // a renewal would be due
+  assert.deepStrictEqual(seen, [null, null])
+  assert.deepStrictEqual(pool.sent, ['acquire', 'renew'])
+  gate.emit('open')
+  await once(detached, 'elected')
+  assert.strictEqual(detached.term, 4194305)
+  await until(() => pool.renewed === 4194305)
+  await detached.close()
+  assert.deepStrictEqual(events, ['elected 1', 'lost failover', 'elected 4194305', 'lost closed'])
+})
+
+test('a failover: a handler of lost that lasts, fails or closes: the new term is given back, untold', async () => {
+  for (const way of ['lasts', 'fails', 'closes']) {
+    const pool = failingOver()
+    const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
+    const events = follow(detached)
+    detached.once('lost', async () => {
+      if (way === 'lasts') await sleep(400) // longer than the lease
+      if (way === 'fails') throw new Error('handler')
+      if (way === 'closes') detached.close()
+    })
+    detached.on('error', noop)
+    await until(() => pool.sent.includes('release'))
+    await detached.close()
+    assert.strictEqual(pool.given, 4194305, way)
+    assert.deepStrictEqual(events, ['elected 1', 'lost failover'], way)
+    assert.strictEqual(pool.sent.filter((call) => call === 'renew').length, 1, way)
+  }
 })
 
 test('resign() while a renewal is under way gives back the term of its answer', async () => {
@@ -694,6 +770,18 @@ test('a release that fails is tried once', async () => {
   assert.strictEqual(pool.sent.filter((call) => call === 'release').length, 1)
   assert.ok(pool.sent.length < 12, String(pool.sent.length))
   assert.deepStrictEqual(logged, ['unreachable: the server is down'])
+})
+
+test('a release that fails during close() is logged, once', async () => {
+  const pool = poolOf((call) => {
+    if (call === 'release' || call === 'leave') throw new Error('the server is down')
+    return leader().answer(call)
+  })
+  const logged = []
+  const detached = new DetachedLeadership({ election: 'e', pool, log: (text) => logged.push(text) })
+  await detached.wait()
+  await detached.close()
+  assert.deepStrictEqual(logged, ['the lease was not given back: the server is down'])
 })
 
 test('no more than ten attempts a second, and one line, whatever fails', async () => {
