@@ -237,8 +237,10 @@ public final class LeaderElection {
             }
             if (granted.yielding && !asked) {    // once in a term, also if that was withdrawn meanwhile
                 asked = true;
-                Consumer<Long> handler = o.onYield != null ? o.onYield : this::resignFrom;
-                handle("yield", () -> handler.accept(granted.term), error -> resignFrom(granted.term));
+                if (o.onYield == null)
+                    resign();    // at once, also if the handler of elected has not returned
+                else
+                    handle("yield", () -> o.onYield.accept(granted.term), error -> resignFrom(granted.term));
             }
             return true;
         }
@@ -329,8 +331,11 @@ public final class LeaderElection {
             elect();
         }
 
-        private void elect() {
+        private synchronized void elect() {
+            if (!leads())
+                return;
             lease = new Lease(0, 0, false);
+            super.changes++;
             tell("elected", o.onElected, null);
         }
 
@@ -338,11 +343,12 @@ public final class LeaderElection {
 
         @Override public boolean leads() { return !isClosing(); }
 
-        /** Is elected again at once: there is nobody else. */
+        /** Is elected again when the handler of lost has returned: there is nobody else. */
         @Override public synchronized void resign() {
+            if (lease == null)
+                return;    // we are in that handler, or closed
             super.resign();
-            if (leads())
-                elect();
+            handlers.tell(this::elect);
         }
 
         @Override public void fenced(Connection transaction) throws SQLException {

@@ -46,6 +46,7 @@ public class FakeLeadershipTest {
         fenced();
         waits();
         sole();
+        again();
         broken();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
@@ -209,6 +210,30 @@ public class FakeLeadershipTest {
         same("unfenced", refused(unfenced, null), "");
         unfenced.close();
         same("unfenced, closed", refused(unfenced, null), "LE001");
+        same("changes", sole.changes(), 2L);
+    }
+
+    /** In the handler of lost, resign() has nothing to do: one lost, and one elected after it. */
+    private static void again() {
+        SoleLeadership[] sole = new SoleLeadership[1];
+        Options o = options();
+        o.onLost = why -> {
+            told.add("lost " + why);
+            if (told.size() < 9)    // else this might go on for ever
+                sole[0].resign();
+        };
+        sole[0] = new SoleLeadership(o, false);
+        sole[0].resign();
+        same("resigns in lost", told, List.of("elected null", "lost resigned", "elected null"));
+        o.onElected = term -> {
+            told.add("elected " + term);
+            if (told.size() == 2)
+                sole[0].resign();
+        };
+        told.clear();
+        sole[0].resign();
+        same("resigns in elected, and in lost", told,
+            List.of("lost resigned", "elected null", "lost resigned", "elected null"));
     }
 
     /** A pool gets back each connection that it has lent, also one that broke while idle. */
