@@ -274,8 +274,14 @@ abstract class Engine extends Leadership {
 
     /** After an error: what it means, and when to try again. Never fails. */
     private void recover(Throwable t) {
-        SQLException e = sqlCause(t);
-        judge(e);
+        SQLException e = sqlCause(t), last = e;
+        boolean byPrimary = false;
+        try {
+            byPrimary = connection != null && isAnswer(e) && isPrimary();
+        } catch (Exception silent) {
+            last = sqlCause(silent);    // that question may run on: then only abort() ends the connection
+        }
+        judge(e, byPrimary);
         askAt = now();
         if (addresses.roundIsOver()) {
             Lease held = lease;    // an outage may end just before our deadline: so try often
@@ -286,7 +292,7 @@ abstract class Engine extends Leadership {
         }
         if (attempts.size() == MOST_ATTEMPTS)
             askAt = Math.max(askAt, attempts.peek() + SECOND);
-        keepOrLose(e);
+        keepOrLose(isAnswer(last) ? e : last);
     }
 
     /**
@@ -295,10 +301,10 @@ abstract class Engine extends Leadership {
      * refusal at login counts if every address says it, and nothing else meanwhile; one of a call
      * counts if a primary says it, and no primary anything else [refused by the standby].
      */
-    private void judge(SQLException e) {
+    private void judge(SQLException e, boolean byPrimary) {
         String text = firstLine(e) + (at == null ? "" : " [" + at + "]");
         SQLException verdict = e instanceof NoSession ? e
-            : connection == null ? judgeLogin(e, text) : judgeCall(e, text);
+            : connection == null ? judgeLogin(e, text) : judgeCall(e, text, byPrimary);
         if (verdict != null && !isClosing())
             fail(verdict);
     }
@@ -307,15 +313,14 @@ abstract class Engine extends Leadership {
     private SQLException judgeLogin(SQLException e, String text) {
         boolean refused = e.getSQLState().matches(LOGIN_REFUSED);
         report(refused ? "refused" : "unreachable", e.getSQLState(), text);
-        if (at != null)
-            addresses.note(at, refused ? e : null);
+        addresses.note(at, refused ? e : null);
         return addresses.verdict(o.refusalTimeout);
     }
 
     /** We were connected, and a call (or the wait for news) has failed. */
-    private SQLException judgeCall(SQLException e, String text) {
+    private SQLException judgeCall(SQLException e, String text, boolean byPrimary) {
         String state = e.getSQLState();
-        if (!isAnswer(e) || !isPrimary()) {
+        if (!byPrimary) {
             report("unreachable", state, text);
             return null;
         }
@@ -328,14 +333,10 @@ abstract class Engine extends Leadership {
         return callRefused != null && callRefused.lasted(o.refusalTimeout) ? e : null;
     }
 
-    /** Is our connection one to a primary? (A pool's may go to any server.) False without an answer. */
-    private boolean isPrimary() {
-        try {
-            return !(Boolean) within(callTimeout, () ->
-                query(connection, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
-        } catch (Exception e) {
-            return false;
-        }
+    /** Is our connection one to a primary? (A pool's may go to any server.) */
+    private boolean isPrimary() throws Exception {
+        return !(Boolean) within(callTimeout, () ->
+            query(connection, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
     }
 
     /** Sets what state() says from now on. Logs each kind of trouble at once, then once a minute at most. */

@@ -95,9 +95,14 @@ final class Jdbc {
         /** The primary was found: a new round begins with the next attempt. */
         void endRound() { tried = round.size(); }
 
-        /** Notes that an address has refused us; or, if null, that it has let us in, or was not reached. */
+        /**
+         * Notes that an address has refused us; or, if null, that it has let us in, or was not reached.
+         * Without an address: the hosts could not be looked up, so none was reached.
+         */
         void note(Address at, SQLException refusal) {
-            if (refusal == null)
+            if (at == null)
+                refusals.clear();
+            else if (refusal == null)
                 refusals.remove(at.toString());
             else
                 refusals.computeIfAbsent(at.toString(), name -> new Refusal()).error = refusal;

@@ -8,6 +8,7 @@ package leaderelection;
 
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Proxy;
+import java.net.UnknownHostException;
 import java.sql.Connection;
 import java.sql.Driver;
 import java.sql.DriverManager;
@@ -26,6 +27,8 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
 import java.util.logging.LogManager;
 import javax.sql.DataSource;
@@ -56,6 +59,9 @@ public class EngineTest {
         nulls();
         outage();
         lostFirst();
+        lookups();
+        silent();
+        yields();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
     }
@@ -262,6 +268,111 @@ public class EngineTest {
             session.close();
         }
         same("given back before the work has stopped", early, 0);
+    }
+
+    /** A lookup that fails is another word, as an address that is not reached. */
+    private static void lookups() throws Exception {
+        AtomicBoolean fails = new AtomicBoolean();
+        AtomicInteger failed = new AtomicInteger(), refused = new AtomicInteger();
+        Options o = options();
+        o.refusalTimeout = Duration.ofMillis(500);
+        class Refused extends Engine {
+            Refused(Options options) { super(options, 1, 0); }
+
+            @Override Connection open(Jdbc.Address at) throws Exception {
+                fails.set(true);
+                refused.incrementAndGet();
+                throw new SQLException("no", "28P01");
+            }
+
+            @Override void watch(LeaderElection.Lease held) throws Exception { rest(held, askAt - now()); }
+
+            @Override LeaderElection.Lease stand() { return null; }
+
+            @Override LeaderElection.Lease renew(LeaderElection.Lease held) { return null; }
+
+            @Override void withdraw(LeaderElection.Lease owed) { }
+
+            @Override void keepOrLose(SQLException e) { }
+
+            @Override void endTurn() { }
+
+            @Override void hangUp() { }
+        }
+        Jdbc.Address one = new Jdbc.Address("nowhere", "5432", null);
+        try (Engine engine = new Refused(o)) {
+            engine.start(new Jdbc.Addresses(() -> {
+                if (!fails.get())
+                    return List.of(one);
+                failed.incrementAndGet();
+                throw new UnknownHostException("told to fail");
+            }));
+            until("refused, then no address for longer than refusalTimeout",
+                () -> failed.get() >= 5 || engine.state().startsWith("failed"));
+            same("unreachable", engine.state().startsWith("unreachable: "), true);
+            fails.set(false);
+            until("refused again", () -> refused.get() >= 2);
+            fails.set(false);
+            until("has not ended by the first refusal",
+                () -> refused.get() >= 3 || engine.state().startsWith("failed"));
+            same("refused", refused.get() >= 3, true);
+        }
+    }
+
+    /** A connection on which a call still runs is no pool's any more, whatever came before that call. */
+    private static void silent() throws Exception {
+        CountDownLatch aborted = new CountDownLatch(1);
+        Queue<String> ends = new ConcurrentLinkedQueue<>();
+        Options o = options();
+        o.callTimeout = Duration.ofSeconds(1);
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                if (sql.contains("acquire("))
+                    throw new SQLException("no", "42501");
+                if (sql.contains("pg_is_in_recovery"))
+                    aborted.await();
+                return super.answer(sql, args);
+            }
+
+            @Override void ended(String how) {
+                ends.add(how);
+                if (how.equals("abort"))
+                    aborted.countDown();
+            }
+        };
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
+            until("the end of a connection", () -> !ends.isEmpty());
+            same("ended by", ends.peek(), "abort");
+            aborted.countDown();
+        }
+    }
+
+    /** Without a handler of yield a term ends at once, and not when the handler of elected returns. */
+    private static void yields() throws Exception {
+        CountDownLatch blocks = new CountDownLatch(1);
+        Queue<String> told = new ConcurrentLinkedQueue<>();
+        Options o = options();
+        o.onElected = term -> {
+            told.add("elected");
+            try {
+                blocks.await();
+            } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+            }
+        };
+        o.onLost = told::add;
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                return sql.contains("renew(") ? new Object[] {7L, 600_000L, true} : super.answer(sql, args);
+            }
+        };
+        try (Leadership session = new SessionLeadership(URL, null, o)) {
+            until("elected, and resigned", () -> session.changes() == 1 && !session.leads());
+            same("told", told.size() <= 1, true);
+            blocks.countDown();
+            until("lost", () -> told.size() >= 2);
+            same("told in the end", List.copyOf(told).subList(0, 2).toString(), "[elected, yielded]");
+        }
     }
 
     /** Null is no properties, and no handler. */
