@@ -2163,7 +2163,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
 	l leader_election.lease;
 BEGIN
-	PERFORM leader_election_internal.check_primary(el);
+	PERFORM leader_election_internal.caller(), leader_election_internal.check_primary(el);
 	SELECT (o.l).* INTO l FROM leader_election_internal.own(el) o;
 	IF l.term IS NULL THEN
 		IF NOT EXISTS (SELECT 1 FROM leader_election.lease x WHERE x.election = el) THEN

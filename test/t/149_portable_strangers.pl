@@ -40,6 +40,8 @@ $admin->query("SELECT leader_election.create_election('closed', $lease, candidat
 $admin->query("SELECT leader_election.create_election('led', $lease)");
 my $term = $admin->acquire('led', 'admin');
 is($term, 1, 'a superuser leads');
+$admin->query("SELECT leader_election.create_election('own', $lease)");
+is($admin->query("SELECT leader_election.join('own', 'admin', auto_renew => false)"), 1, 'and so does its session');
 
 # What the function of an index calls, as the session's role if that were believed
 my @CALLS = (
@@ -56,6 +58,7 @@ my @CALLS = (
 	qq(leader_election.transfer('led', $term, 'admin')),
 	qq(leader_election.release('led', $term)),
 	q(leader_election.leave('led', 'admin')),
+	q(leader_election.assert_leader('own')),
 );
 $stranger->query(q(
 	CREATE SCHEMA evil;
