@@ -71,8 +71,8 @@ func (p *pool) call(format string, args ...any) (grant, error) {
 	}
 	answers := make(chan answer, 1)
 	ctx, cancel := context.WithTimeout(context.Background(), p.l.opts.CallTimeout)
+	defer cancel() // not in the goroutine: the end of ctx would compete with the answer
 	go func() {
-		defer cancel()
 		var a answer
 		a.g, a.login, a.err = p.ask(ctx, fmt.Sprintf(format, args...))
 		answers <- a
