@@ -560,7 +560,7 @@ copy_sources() {
 	if ! git -C "$TOP" ls-files -z -co --exclude-standard >"$sources" \
 		2>/dev/null; then
 		(cd "$TOP" && find . -name .git -prune -o \
-			! -name '*.o' ! -name '*.so' ! -name '*.bc' \
+			! -name '*.o' ! -name '*.so' ! -name '*.bc' ! -path ./pg_leader \
 			! -type d -print0) >"$sources"
 	fi
 	mkdir "$WORK/src"
