@@ -332,12 +332,14 @@ class Tests(Logged, unittest.TestCase):
     # --- where to connect
 
     def addresses(self, where, *keys, count=3, **environment):
-        """The first addresses, if names have the IP addresses that the test says."""
+        """The first addresses, if names have the IP addresses that the test says, and libpq
+        reads only the environment that it says."""
         ips = {"two": ["1.1.1.1", "1.1.1.2"]}
 
         def getaddrinfo(host, port, **_):
             return [(0, 0, 0, "", (ip, 0)) for ip in ips.get(host, ["0.0.0.0"])]
-        with mock.patch.dict(os.environ, environment), \
+        others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        with mock.patch.dict(os.environ, others | environment, clear=True), \
                 mock.patch("socket.getaddrinfo", getaddrinfo):
             addresses = leader_election._Addresses(30.0, psycopg.conninfo.conninfo_to_dict(where))
             return [tuple(params[key] for key in keys)
