@@ -42,7 +42,7 @@ func (a *addresses) next(ctx context.Context) (address, error) {
 	if a.hosts == nil {
 		hosts, err := readHosts(a.lines)
 		if err != nil {
-			return address{}, finally("22023", "%v", err)
+			return address{}, finalError("22023", "%v", err)
 		}
 		a.hosts = hosts
 	}
@@ -67,6 +67,7 @@ func (a *addresses) lookUp(ctx context.Context) {
 		found, err := net.DefaultResolver.LookupHost(ctx, h.name)
 		if err != nil { // dialling says why
 			found = []string{h.name}
+			a.refusals = map[string]refusal{} // an outage came in between: they are counted anew
 		}
 		for _, ip := range found {
 			a.add(address{h.connector, "tcp", net.JoinHostPort(ip, h.port)})
@@ -89,25 +90,19 @@ func (a *addresses) prefer(at address) {
 	a.first, a.tried = at.where, len(a.round)
 }
 
-// heard notes what came of a login: a refusal, or anything else, success too.
+// heard notes what came of a login: a refusal; or that the address refuses us no more, as it
+// let us in, or was not reached.
 func (a *addresses) heard(at address, err error) {
-	if refusing.MatchString(sqlState(err)) {
-		a.refused(at, err)
-	} else {
-		a.answered(at)
+	if !refusing.MatchString(sqlState(err)) {
+		delete(a.refusals, at.where)
+		return
 	}
-}
-
-func (a *addresses) refused(at address, err error) {
 	since := time.Now()
 	if known, ok := a.refusals[at.where]; ok {
 		since = known.since
 	}
 	a.refusals[at.where] = refusal{since, err}
 }
-
-// answered notes that an address refuses us no more: it let us in, or was not reached.
-func (a *addresses) answered(at address) { delete(a.refusals, at.where) }
 
 // verdict is a refusal, if all addresses of the round have refused for so long; else nil.
 func (a *addresses) verdict(limit time.Duration) (err error) {

@@ -29,9 +29,12 @@ type pool struct {
 	db      *sql.DB
 	request string // one for all tries until it is granted, so that no grant is lost [lost answer]
 	stands  bool   // the server may know us: leave has to be called
+	// How much of the CallTimeout after the end of Run is over: leave has the rest.
+	spent time.Duration
 }
 
-// stand asks once. The end of Run does not cut it short: leave has to come after it.
+// stand asks once, and the end of Run leaves it time for the answer: leave has to come
+// after it.
 func (p *pool) stand(context.Context) (grant, error) {
 	p.stands = true
 	p.request = or(p.request, random(16))
@@ -59,33 +62,45 @@ func (p *pool) leave(term int64) {
 	}
 }
 
-func (p *pool) idle(ctx context.Context, d time.Duration) { p.l.listen(ctx, d) }
+func (p *pool) idle(ctx context.Context, d time.Duration) { p.l.sleepOrWake(ctx, d) }
 func (p *pool) wake()                                     {}
 
-// call waits for the answer no longer than CallTimeout, whatever the driver does. An
-// answer that comes later is thrown away.
+// call waits for the answer no longer than CallTimeout, whatever the driver does. When Run
+// is to end meanwhile, it waits for half of CallTimeout more at most. An answer that comes
+// later is thrown away.
 func (p *pool) call(format string, args ...any) (grant, error) {
 	type answer struct {
 		g          grant
 		login, err error
 	}
 	answers := make(chan answer, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), p.l.opts.CallTimeout)
+	end := p.l.ctx.Done()
+	if p.l.ctx.Err() != nil { // that was before this call, which is leave
+		end = nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.l.opts.CallTimeout-p.spent)
 	defer cancel() // not in the goroutine: the end of ctx would compete with the answer
 	go func() {
 		var a answer
 		a.g, a.login, a.err = p.ask(ctx, fmt.Sprintf(format, args...))
 		answers <- a
 	}()
-	var a answer
+	a := answer{login: errNoAnswer} // until there is one
 	select {
 	case a = <-answers:
 	case <-ctx.Done():
-		a.login = errNoAnswer
+	case <-end:
+		ended := time.Now()
+		select {
+		case a = <-answers:
+		case <-ctx.Done():
+		case <-time.After(p.l.opts.CallTimeout / 2):
+		}
+		p.spent = time.Since(ended)
 	}
 	p.l.addresses.heard(p.l.addresses.round[0], a.login)
 	if a.login != nil {
-		return grant{}, unheard{a.login}
+		return grant{}, notByPrimary{a.login}
 	}
 	return a.g, a.err
 }
@@ -106,7 +121,7 @@ func (p *pool) ask(ctx context.Context, grants string) (g grant, login, err erro
 			var standby bool
 			row := conn.QueryRowContext(ctx, "SELECT pg_catalog.pg_is_in_recovery()")
 			if row.Scan(&standby) != nil || standby {
-				err = unheard{err}
+				err = notByPrimary{err}
 			}
 		}
 		conn.Close()

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/lib/pq"
@@ -46,18 +45,18 @@ var (
 	errStandby    = errors.New("a standby, or a server in recovery")
 )
 
-// unheard marks an error that is no primary's word: one of the login, or of a standby.
-type unheard struct{ error }
+// notByPrimary marks an error that is no primary's word: one of the login, or of a standby.
+type notByPrimary struct{ error }
 
-func (e unheard) Unwrap() error { return e.error }
+func (e notByPrimary) Unwrap() error { return e.error }
 
 // final marks an error that only the program's author can mend: it ends Run at once.
 type final struct{ error }
 
 func (e final) Unwrap() error { return e.error }
 
-// finally makes a final error.
-func finally(sqlState, format string, args ...any) error {
+// finalError makes a final error.
+func finalError(sqlState, format string, args ...any) error {
 	return final{&pq.Error{Code: pq.ErrorCode(sqlState), Message: fmt.Sprintf(format, args...)}}
 }
 
@@ -129,9 +128,9 @@ func (l *Leadership) stand() {
 	case l.ctx.Err() != nil: // Run is to end: the error may only say that
 	case err == errNotGranted:
 		l.answered()
-		l.listen(l.ctx, l.opts.Interval)
+		l.sleepOrWake(l.ctx, l.opts.Interval)
 	default:
-		l.recover(err)
+		l.attemptFailed(err)
 		// The next address at once, but the next round after a pause, which notifications
 		// do not cut short: a candidate hears of its own resignation, too, and would be
 		// the first to ask.
@@ -159,7 +158,7 @@ func (l *Leadership) renew() {
 	case err == errNotGranted:
 		l.lose("not renewed")
 	default:
-		l.recover(err)
+		l.attemptFailed(err)
 		l.retry = l.backOff()
 	}
 }
@@ -265,12 +264,28 @@ func (l *Leadership) elect(g grant) {
 func (l *Leadership) perform(work context.Context, term int64) {
 	defer l.working.Done()
 	defer l.link.wake()
+	l.announce(work, term)
 	err := errors.New("leaderelection: the function of Run did not return")
 	defer func() {
 		l.lose("expired") // fn may have asked Leads, and returned, before the timer has run
 		l.performed(err, work.Err() != nil)
 	}()
 	err = l.fn(work, term)
+}
+
+// announce logs that the leadership has begun, and, when that is so, that it has ended. What
+// the log is written to may call us (Resign), so this is not done in elect and lose.
+func (l *Leadership) announce(work context.Context, term int64) {
+	if l.opts.Log == nil {
+		return
+	}
+	l.opts.Log.Printf("leaderelection: elected leader of \"%s\", term %d", l.opts.Election, term)
+	l.working.Add(1)
+	go func() {
+		defer l.working.Done()
+		<-work.Done()
+		l.opts.Log.Printf("leaderelection: lost leadership of \"%s\", term %d: %s", l.opts.Election, term, l.Reason())
+	}()
 }
 
 // performed does what follows when fn has returned err, after the leadership was lost, or
@@ -340,6 +355,7 @@ func (l *Leadership) lose(reason string) bool {
 	if left <= 0 { // the timer is late: the process was stopped
 		l.reason = "expired"
 	}
+	l.timer.Stop()
 	l.end()
 	return l.reason == reason
 }
@@ -371,7 +387,7 @@ func (l *Leadership) conclude(closed error) error {
 	}
 	l.mu.Unlock()
 	if failed {
-		log.Printf("leaderelection: %s: %s", l.opts.Election, l.trouble)
+		l.warn("%s", l.trouble)
 	}
 	close(l.done)
 	return l.err

@@ -26,7 +26,7 @@ func (s sole) stand(context.Context) (grant, error) {
 func (s sole) renew(int64) (grant, error) { return s.stand(s.l.ctx) }
 func (s sole) leave(int64)                {}
 func (s sole) idle(ctx context.Context, d time.Duration) {
-	wait(ctx, d, nil)
+	sleepFor(ctx, d, nil)
 }
 func (s sole) wake() {}
 

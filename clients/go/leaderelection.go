@@ -30,6 +30,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log"
 	"math/rand"
 	"os"
 	"strings"
@@ -80,6 +81,10 @@ type Options struct {
 	// The server asks this term to go: finish, and call Resign. It is called in a
 	// goroutine of its own, once a term. Without it the client resigns at once.
 	OnYield func(term int64)
+
+	// Where each leadership is logged when it begins and ends, and trouble. Without it
+	// trouble goes to package log, and leaderships are not logged.
+	Log *log.Logger
 }
 
 var (

@@ -3,9 +3,12 @@ package leaderelection
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -74,6 +77,9 @@ func TestFake(t *testing.T) {
 	f.Advance(0)
 	elect(7, time.Second)
 	f.Lose("connection lost")
+	if f.timer.Stop() {
+		t.Error("the timer of a lost term is kept until its deadline")
+	}
 	elect(0, 0)
 	f.Resign()
 	elect(0, 0)
@@ -536,6 +542,72 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// A name server speaks as much of DNS as TestLookUp needs: it knows every name, or is down.
+type nameServer struct{ ip net.IP }
+
+func (s *nameServer) dial(context.Context, string, string) (net.Conn, error) {
+	if s.ip == nil {
+		return nil, errors.New("down")
+	}
+	ours, theirs := net.Pipe()
+	go s.serve(theirs)
+	return ours, nil
+}
+
+// serve answers one question, which has the bytes LENGTH ID FLAGS COUNTS NAME TYPE CLASS, as
+// over TCP. Of type A (1) there is one address, of AAAA none.
+func (s *nameServer) serve(conn net.Conn) {
+	defer conn.Close()
+	length := make([]byte, 2)
+	if _, err := io.ReadFull(conn, length); err != nil {
+		return
+	}
+	message := make([]byte, binary.BigEndian.Uint16(length))
+	_, _ = io.ReadFull(conn, message)
+	end := 12 + bytes.IndexByte(message[12:], 0) + 5
+	isA := message[end-3] == 1
+	message = append([]byte{message[0], message[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, message[12:end]...)
+	if isA {
+		message[7] = 1
+		message = append(append(message, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4), s.ip.To4()...)
+	}
+	_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...))
+}
+
+// An outage of the name service is no refusal: what was refused before it does not count.
+func TestLookUp(t *testing.T) {
+	names := &nameServer{net.IPv4(10, 0, 0, 1)}
+	usual := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
+	defer func() { net.DefaultResolver = usual }()
+	a := addresses{lines: "host=primary.test.", refusals: map[string]refusal{}}
+	try := func(where string, err error) {
+		t.Helper()
+		at, _ := a.next(context.Background())
+		if a.heard(at, err); at.where != where {
+			t.Error(at.where)
+		}
+	}
+	refused := &pq.Error{Code: "28000"}
+	try("10.0.0.1:5432", refused)
+	first := a.refusals["10.0.0.1:5432"]
+	if first.since = first.since.Add(-time.Hour); a.verdict(0) != refused {
+		t.Error("is not refused")
+	}
+	a.refusals["10.0.0.1:5432"] = first
+	try("10.0.0.1:5432", refused)
+	if a.verdict(time.Minute) != refused {
+		t.Error("is not refused for an hour")
+	}
+	names.ip = nil
+	try("primary.test.:5432", errors.New("no such host"))
+	names.ip = net.IPv4(10, 0, 0, 1)
+	try("10.0.0.1:5432", refused)
+	if a.verdict(0) != refused || a.verdict(time.Minute) != nil {
+		t.Error("a refusal of before the outage counts:", a.verdict(time.Minute))
+	}
+}
+
 func TestSlice(t *testing.T) {
 	for _, c := range [][4]int{ // given, logged from, limit; and what comes of it, in ms
 		{0, -1, 0, 5000}, {0, 0, 0, 5000}, {0, 1000, 0, 800}, {0, 10000, 0, 5000}, {0, 100, 0, 5000},
@@ -570,7 +642,7 @@ func TestName(t *testing.T) {
 func TestJudge(t *testing.T) {
 	refusal := &pq.Error{Code: "22023"}
 	for _, between := range []error{nil, errors.New("no route"), errNoAnswer, &pq.Error{Code: "08006"}, &pq.Error{Code: "57P01"},
-		&pq.Error{Code: "53300"}, &pq.Error{Code: "3F000"}, unheard{errStandby}, unheard{&pq.Error{Code: "28000"}}} {
+		&pq.Error{Code: "53300"}, &pq.Error{Code: "3F000"}, notByPrimary{errStandby}, notByPrimary{&pq.Error{Code: "28000"}}} {
 		l := New(Options{Election: "e", RefusalTimeout: time.Minute})
 		if err := l.judge(refusal); err != nil {
 			t.Error("final at once:", err)
@@ -596,7 +668,7 @@ func TestLog(t *testing.T) {
 		if l.report(errors.New("no route")); l.State() != "unreachable: no route" {
 			t.Error(l.State())
 		}
-		l.report(unheard{errStandby})
+		l.report(notByPrimary{errStandby})
 		l.answered()
 	}
 	if n := strings.Count(lines.String(), "\n"); n != 3 || l.State() != "standing" {
@@ -623,6 +695,41 @@ func TestHint(t *testing.T) {
 	}
 }
 
+// When a leadership begins and ends, the program's own log says so. Where it has none, only
+// trouble is logged.
+func TestLogOfLeaderships(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		var lines, standard bytes.Buffer
+		log.SetOutput(&standard)
+		opts := Options{Election: "e"}
+		if own {
+			opts.Log = log.New(&lines, "", 0)
+		}
+		var r record
+		f := NewFake(opts)
+		ctx, cancel := context.WithCancel(context.Background())
+		r.run(ctx, f.Leadership)
+		for term := int64(1); term <= 2; term++ {
+			f.Elect(term, 0)
+			<-r.begin
+		}
+		f.report(errors.New("no route"))
+		cancel()
+		<-r.ended
+		log.SetOutput(os.Stderr)
+		trouble := "leaderelection: e: unreachable: no route\n"
+		want := "leaderelection: elected leader of \"e\", term 1\n" +
+			"leaderelection: lost leadership of \"e\", term 1: failover\n" +
+			"leaderelection: elected leader of \"e\", term 2\n" + trouble +
+			"leaderelection: lost leadership of \"e\", term 2: closed\n"
+		if own && (lines.String() != want || standard.Len() > 0) {
+			t.Errorf("%s%s", lines.String(), standard.String())
+		} else if !own && (strings.Count(standard.String(), "\n") != 1 || !strings.HasSuffix(standard.String(), trouble)) {
+			t.Error(standard.String())
+		}
+	}
+}
+
 type asking func()
 
 func (a asking) Write(line []byte) (int, error) {
@@ -645,6 +752,25 @@ func TestLogAsks(t *testing.T) {
 		panic("Run has not ended")
 	}
 	log.SetOutput(os.Stderr)
+}
+
+// What the log is written to may even resign.
+func TestLogResigns(t *testing.T) {
+	var f *Fake
+	f = NewFake(Options{Election: "e", Log: log.New(asking(func() { f.Resign() }), "", 0)})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- f.Run(ctx, func(ctx context.Context, _ int64) error {
+			<-ctx.Done()
+			return errors.New(f.Reason())
+		})
+	}()
+	f.Elect(0, 0)
+	if err := <-ended; err.Error() != "resigned" {
+		t.Error(err)
+	}
 }
 
 // A candidate to which a server has granted terms, and what it gave back

@@ -3,6 +3,8 @@ package leaderelection
 import (
 	"bytes"
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"encoding/binary"
 	"io"
 	"net"
@@ -200,5 +202,54 @@ func TestBackendPid(t *testing.T) {
 	defer conn.Close()
 	if pid, ok := processID(conn); !ok || pid != 7 {
 		t.Error(pid, ok)
+	}
+}
+
+// A driver hands each call to a function, which may ignore the call's context. It answers with
+// no row.
+type driverFunc func(ctx context.Context, call string)
+
+func (f driverFunc) Connect(context.Context) (driver.Conn, error) { return f, nil }
+func (f driverFunc) Driver() driver.Driver                        { return nil }
+func (f driverFunc) Prepare(string) (driver.Stmt, error)          { panic("not called") }
+func (f driverFunc) Begin() (driver.Tx, error)                    { panic("not called") }
+func (f driverFunc) Close() error                                 { return nil }
+func (f driverFunc) QueryContext(ctx context.Context, call string, _ []driver.NamedValue) (driver.Rows, error) {
+	f(ctx, call)
+	return noRows{}, nil
+}
+
+type noRows struct{}
+
+func (noRows) Columns() []string         { return []string{"term", "remaining_ms", "yielding"} }
+func (noRows) Close() error              { return nil }
+func (noRows) Next([]driver.Value) error { return io.EOF }
+
+// When Run is to end, a call that hangs leaves time for the one that withdraws: both together
+// have CallTimeout.
+func TestEndOfDetached(t *testing.T) {
+	const limit = 6 * time.Second
+	asked, hang, left := make(chan bool), make(chan bool), make(chan time.Time, 1)
+	defer close(hang)
+	db := sql.OpenDB(driverFunc(func(ctx context.Context, call string) {
+		if strings.Contains(call, "leader_election.leave(") {
+			deadline, _ := ctx.Deadline()
+			left <- deadline
+			return
+		}
+		asked <- true
+		<-hang
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- NewDetached(db, Options{Election: "e", CallTimeout: limit}).Run(ctx, nil) }()
+	<-asked
+	end := time.Now()
+	cancel()
+	if err := <-ended; err != context.Canceled || len(left) == 0 {
+		t.Fatal("does not withdraw:", err)
+	}
+	if after := (<-left).Sub(end); after < limit*2/3 || after > limit*4/3 {
+		t.Errorf("withdraws until %v after the end, not %v", after, limit)
 	}
 }

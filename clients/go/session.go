@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log"
 	"reflect"
 	"time"
 )
@@ -30,14 +29,14 @@ type session struct {
 }
 
 const (
-	// What the method examine asks the server, before it sets or calls anything there
-	examine = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), " +
+	// What examine asks the server, before it sets or calls anything there
+	examineSQL = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), " +
 		"(SELECT setting FROM pg_catalog.pg_settings " +
 		"WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'), " +
 		"(SELECT setting FROM pg_catalog.pg_settings " +
 		"WHERE name OPERATOR(pg_catalog.=) 'statement_timeout')"
 	// Time limits of a role, or of the server, would end a campaign that waits.
-	noTimeouts = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings " +
+	noTimeoutsSQL = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings " +
 		"WHERE name OPERATOR(pg_catalog.~) '^(statement|transaction|idle_session)_timeout$'"
 )
 
@@ -125,7 +124,7 @@ func (s *session) wake()                                     { s.socket.wake() }
 // connect tries one address, the next one. If it fails, there is no connection.
 func (s *session) connect(ctx context.Context) error {
 	if pooler := s.l.opts.Pooler; pooler != "" && pooler != "session" {
-		return finally("22023", "Pooler is \"session\" or nothing")
+		return finalError("22023", "Pooler is \"session\" or nothing")
 	}
 	limit, end := context.WithTimeout(ctx, s.l.opts.CallTimeout)
 	at, err := s.l.addresses.next(limit)
@@ -141,7 +140,7 @@ func (s *session) connect(ctx context.Context) error {
 		return err
 	})
 	if s.l.addresses.heard(at, err); err != nil {
-		err = unheard{err}
+		err = notByPrimary{err}
 	} else {
 		err = s.call(s.examine)
 	}
@@ -159,20 +158,20 @@ func (s *session) examine() error {
 	var pid int64
 	var standby bool
 	var logged, limit time.Duration
-	err := s.conn.QueryRowContext(context.Background(), examine).Scan(&pid, &standby, &logged, &limit)
+	err := s.conn.QueryRowContext(context.Background(), examineSQL).Scan(&pid, &standby, &logged, &limit)
 	if err != nil {
-		return unheard{err}
+		return notByPrimary{err}
 	} else if standby {
-		return unheard{fmt.Errorf("%s: %w", s.socket.at.where, errStandby)}
+		return notByPrimary{fmt.Errorf("%s: %w", s.socket.at.where, errStandby)}
 	}
 	if s.l.opts.Pooler == "" { // else others would have after us what we set
 		if known, err := backendPid(s.conn); err != nil {
 			return err
 		} else if known != pid {
-			return finally("0A000", "this is a pooler: use NewDetached, "+
+			return finalError("0A000", "this is a pooler: use NewDetached, "+
 				"or say Pooler: \"session\" if it is in session mode")
 		}
-		err, limit = s.exec(noTimeouts), 0
+		err, limit = s.exec(noTimeoutsSQL), 0
 	}
 	s.chooseSlice(logged*time.Millisecond, limit*time.Millisecond)
 	return err
@@ -190,8 +189,7 @@ func (s *session) chooseSlice(logged, limit time.Duration) {
 			s.slice = below
 		} else if !s.warned {
 			s.warned = true
-			log.Printf("leaderelection: %s: log_min_duration_statement is %v: the server logs each campaign",
-				s.l.opts.Election, logged)
+			s.l.warn("log_min_duration_statement is %v: the server logs each campaign", logged)
 		}
 	}
 	if below := limit * 4 / 5; limit > 0 && below < s.slice {
@@ -205,7 +203,7 @@ func backendPid(conn *sql.Conn) (pid int64, err error) {
 	err = conn.Raw(func(driverConn any) (err error) {
 		var ok bool
 		if pid, ok = processID(driverConn); !ok {
-			err = finally("0A000", "this version of lib/pq does not tell the process ID of its backend, "+
+			err = finalError("0A000", "this version of lib/pq does not tell the process ID of its backend, "+
 				"so that a pooler cannot be noticed: use NewDetached, or say Pooler: \"session\"")
 		}
 		return err

@@ -13,11 +13,11 @@ import (
 	"github.com/lib/pq"
 )
 
-// recover is what follows when a link has failed to stand or renew. It ends the client
+// attemptFailed is what follows when a link has failed to stand or renew. It ends the client
 // if the error is a lasting one; else it notes it for State and the log. A detached
 // leadership goes on up to its deadline. That of a session is lost ("connection lost",
 // whatever the error), except by the two errors that leave a session as it was.
-func (l *Leadership) recover(err error) {
+func (l *Leadership) attemptFailed(err error) {
 	if lasting := l.judge(err); lasting != nil {
 		l.fail(fmt.Errorf("leaderelection: %w", lasting))
 		return
@@ -44,8 +44,8 @@ var (
 // error of login does when every address has refused us for RefusalTimeout; one of a
 // primary when that has refused calls for so long, and nothing else came in between.
 func (l *Leadership) judge(err error) error {
-	isUnheard := errors.As(err, new(unheard))
-	if isUnheard || !wrong.MatchString(sqlState(err)) {
+	byPrimary := !errors.As(err, new(notByPrimary))
+	if !byPrimary || !wrong.MatchString(sqlState(err)) {
 		l.refusedSince = time.Time{}
 	} else if l.refusedSince.IsZero() {
 		l.refusedSince = time.Now()
@@ -53,7 +53,7 @@ func (l *Leadership) judge(err error) error {
 	switch {
 	case errors.As(err, new(final)):
 		return err
-	case isUnheard:
+	case !byPrimary:
 		return l.addresses.verdict(l.opts.RefusalTimeout)
 	case !l.refusedSince.IsZero() && time.Since(l.refusedSince) >= l.opts.RefusalTimeout:
 		return err
@@ -84,19 +84,19 @@ func (l *Leadership) backOff() time.Duration {
 	return l.pause/2 + time.Duration(l.jitter.Int63n(int64(l.pause/2)))
 }
 
-func (l *Leadership) sleep(d time.Duration) { wait(l.ctx, d, nil) }
+func (l *Leadership) sleep(d time.Duration) { sleepFor(l.ctx, d, nil) }
 
-// listen is sleep that a notification (Wake) ends, or the end of ctx. A channel that was
+// sleepOrWake is sleep that a notification (Wake) ends, or the end of ctx. A channel that was
 // closed would end it at once each time, so it is forgotten.
-func (l *Leadership) listen(ctx context.Context, d time.Duration) {
-	if closed := wait(ctx, d, l.opts.Wake); closed {
+func (l *Leadership) sleepOrWake(ctx context.Context, d time.Duration) {
+	if closed := sleepFor(ctx, d, l.opts.Wake); closed {
 		l.opts.Wake = nil
 	}
 }
 
-// wait waits until d is over, ctx has ended, or something comes from a channel (of a nil
+// sleepFor waits until d is over, ctx has ended, or something comes from a channel (of a nil
 // channel nothing does). It says whether that was closed.
-func wait(ctx context.Context, d time.Duration, wake <-chan *pq.Notification) (closed bool) {
+func sleepFor(ctx context.Context, d time.Duration, wake <-chan *pq.Notification) (closed bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -138,7 +138,7 @@ func (l *Leadership) complain(word, state, text string) {
 	if kind := word + state; time.Since(l.logged[kind]) >= time.Minute {
 		l.logged[kind] = time.Now()
 		l.complained = true
-		log.Printf("leaderelection: %s: %s: %s", l.opts.Election, word, text)
+		l.warn("%s: %s", word, text)
 	}
 }
 
@@ -158,8 +158,13 @@ func (l *Leadership) calm() {
 	l.mu.Unlock()
 	if l.complained {
 		l.complained = false
-		log.Printf("leaderelection: %s: all is well again", l.opts.Election)
+		l.warn("all is well again")
 	}
+}
+
+// warn logs what is about trouble.
+func (l *Leadership) warn(format string, args ...any) {
+	or(l.opts.Log, log.Default()).Printf("leaderelection: %s: %s", l.opts.Election, fmt.Sprintf(format, args...))
 }
 
 // describe is the SQLSTATE, if there is one, and the text of an error, in one line.
