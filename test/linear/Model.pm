@@ -69,12 +69,20 @@ sub ended
 	return with($state, $now, $name, over => $RUN_OUT);
 }
 
+# Is this the last term, or one that a failover has made it continue?
+sub is_last
+{
+	my ($seat, $term) = @_;
+
+	return $seat->{term} == $term || $seat->{former} =~ /\b$term\b/;
+}
+
 # Is this the term that leads? Whatever the time is.
 sub leads
 {
 	my ($seat, $term) = @_;
 
-	return !$seat->{over} && ($seat->{term} == $term || $seat->{former} =~ /\b$term\b/);
+	return !$seat->{over} && is_last($seat, $term);
 }
 
 # Does a fence of this term let its transaction commit?
@@ -163,7 +171,7 @@ sub was_over
 {
 	my ($seat, $op) = @_;
 
-	return if $op->{op} eq 'release done' && $op->{term} == $seat->{term} && $seat->{run} ne '';
+	return if $op->{op} eq 'release done' && is_last($seat, $op->{term}) && $seat->{run} ne '';
 	return $op->{term} == $seat->{term} ? $seat->{over}
 	  : $op->{op} !~ /^re(new|lease)/ || !leads($seat, $op->{term});
 }
@@ -188,7 +196,7 @@ sub done
 	my ($state, $op) = @_;
 	my $seat = $state->{seats}{ $op->{seat} };
 
-	return if $seat->{run} eq '' || $seat->{term} != $op->{term} && !leads($seat, $op->{term});
+	return if $seat->{run} eq '' || !is_last($seat, $op->{term});
 	return with($state, $state->{now}, $op->{seat}, over => $seat->{over} || ($seat->{foreign} ? 0 : $GIVEN_UP),
 		$seat->{run} gt $seat->{run_done} ? (run_done => $seat->{run}) : ());
 }
