@@ -14,7 +14,6 @@ package leaderelection;
 import static java.lang.System.Logger.Level.*;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
 import static leaderelection.Jdbc.*;
-import static leaderelection.LeaderElection.LOG;
 
 import java.sql.*;
 import java.util.*;
@@ -36,7 +35,7 @@ abstract class Engine extends Leadership {
     private static final long MOST_BACK_OFF = 5 * SECOND, LOG_AGAIN = 60 * SECOND;
     private static final int MOST_ATTEMPTS = 10;    // in a second
 
-    final long callTimeout = o.callTimeout.toNanos();
+    final long callTimeout = nanos(o.callTimeout);
     private final int share;       // what remains of a lease at the server, divided by this, is ours
     private final long between;    // how long a follower rests between two attempts
     /** Complete when the engine's thread has done all it has to. */
@@ -95,12 +94,16 @@ abstract class Engine extends Leadership {
     }
 
     private void run() {
-        while (!isClosing() || known)
-            try {
-                turn();
-            } catch (Throwable t) {
-                recover(t);
-            }
+        try {
+            while (!isClosing() || known)
+                try {
+                    turn();
+                } catch (Throwable t) {
+                    recover(t);
+                }
+        } catch (Throwable defect) {    // of recover(). Nobody is to wait for an engine that has ended
+            fail(sqlCause(defect));
+        }
         hangUp();
         handlers.await();
         finish();
@@ -202,7 +205,7 @@ abstract class Engine extends Leadership {
         try {
             return answerOf(check, 0);
         } catch (ExecutionException | SQLTimeoutException e) {
-            logOnce("health", WARNING, "the health check fails: " + e.getMessage());
+            logOnce("health", isClosing() ? DEBUG : WARNING, "the health check fails: " + e.getMessage());
             return false;
         }
     }
@@ -335,8 +338,9 @@ abstract class Engine extends Leadership {
 
     /** Is our connection one to a primary? (A pool's may go to any server.) */
     private boolean isPrimary() throws Exception {
+        Connection c = connection;
         return !(Boolean) within(callTimeout, () ->
-            query(connection, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
+            query(c, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
     }
 
     /** Sets what state() says from now on. Logs each kind of trouble at once, then once a minute at most. */
@@ -361,6 +365,6 @@ abstract class Engine extends Leadership {
         if (now() - last < LOG_AGAIN)
             return;
         logged.put(kind, now());
-        LOG.log(level, "election " + o.election + ": " + text);
+        log.log(level, "election " + o.election + ": " + text);
     }
 }

@@ -5,6 +5,7 @@
 package leaderelection;
 
 import static java.lang.System.Logger.Level.WARNING;
+import static java.util.concurrent.TimeUnit.NANOSECONDS;
 import static leaderelection.Jdbc.THREADS;
 import static leaderelection.LeaderElection.LOG;
 
@@ -54,13 +55,12 @@ final class Handlers {
     }
 
     /** Waits until all that were told have returned. */
-    void await() {
-        CompletableFuture<Void> until;
-        synchronized (this) {
-            until = idle;
-        }
-        until.join();
-    }
+    void await() { untilIdle().join(); }
+
+    /** The same, but no longer than this. */
+    void await(long ns) { untilIdle().copy().completeOnTimeout(null, ns, NANOSECONDS).join(); }
+
+    private synchronized CompletableFuture<Void> untilIdle() { return idle; }
 
     /** Runs code of the application, and notes its thread meanwhile, for areInside(). */
     <T> T inside(Supplier<T> code) {

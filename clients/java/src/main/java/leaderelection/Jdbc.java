@@ -31,6 +31,9 @@ final class Jdbc {
 
     private Jdbc() { }
 
+    /** An option in ns. More than ten years is that much, so that it can be multiplied and added to. */
+    static long nanos(Duration option) { return Math.min(NANOSECONDS.convert(option), 3650 * 86_400 * SECOND); }
+
     // ------------------------------------------------------- where it connects to
 
     /** One address of one host; ip is null where the driver looks the host up itself. */
@@ -66,7 +69,7 @@ final class Jdbc {
         private final long since = System.nanoTime();
         private SQLException error;
 
-        boolean lasted(Duration timeout) { return System.nanoTime() - since >= timeout.toNanos(); }
+        boolean lasted(Duration timeout) { return System.nanoTime() - since >= nanos(timeout); }
     }
 
     /**
@@ -102,8 +105,9 @@ final class Jdbc {
         void note(Address at, SQLException refusal) {
             if (at == null)
                 refusals.clear();
-            else if (refusal == null)
-                refusals.remove(at.toString());
+            else if (refusal == null)    // without an ip: none of the host's addresses was found
+                refusals.keySet().removeIf(name -> name.equals(at.toString())
+                    || at.ip == null && name.startsWith(at.host + "/"));
             else
                 refusals.computeIfAbsent(at.toString(), name -> new Refusal()).error = refusal;
         }
@@ -136,9 +140,9 @@ final class Jdbc {
      * we know that it is one. So the driver, too, must not say SET by itself: it does not if it knows
      * that the server is new [session pooler].
      */
-    static Properties withDefaults(Properties info, Properties known, Duration callTimeout) {
+    static Properties withDefaults(Properties info, Properties known, long callTimeout) {
         Properties result = new Properties();
-        String seconds = String.valueOf((callTimeout.toMillis() + 999) / 1000);
+        String seconds = String.valueOf(Math.min((callTimeout + SECOND - 1) / SECOND, 86_400));    // its ms are an int
         Map.of("connectTimeout", seconds, "socketTimeout", seconds, "cancelSignalTimeout", seconds,
             "prepareThreshold", "0", "tcpKeepAlive", "true", "assumeMinServerVersion", "15",
             "targetServerType", "primary", "hostRecheckSeconds", "0")

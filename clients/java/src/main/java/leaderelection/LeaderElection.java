@@ -122,6 +122,11 @@ public final class LeaderElection {
         public Consumer<SQLException> onError;
         /** Where handlers run. Default: daemon threads of the client's own. */
         public Executor executor = THREADS;
+        /**
+         * Where each leadership is logged when it begins and ends, and trouble. Without it trouble goes
+         * to System.Logger "leaderelection", and leaderships are not logged.
+         */
+        public System.Logger log;
 
         public Options(String election) { this.election = Objects.requireNonNull(election, "election"); }
     }
@@ -129,6 +134,7 @@ public final class LeaderElection {
     /** What an application asks, whichever way it stands, from any thread. */
     public abstract static class Leadership implements AutoCloseable {
         final Options o;
+        final System.Logger log;
         final Handlers handlers;
         volatile Lease lease;                  // by which we lead; null: we do not
         volatile Lease owed;                   // lost, and to be given back
@@ -142,6 +148,7 @@ public final class LeaderElection {
 
         Leadership(Options options, Executor executor) {
             o = options;
+            log = o.log == null ? LOG : o.log;
             handlers = new Handlers(executor);
         }
 
@@ -176,7 +183,7 @@ public final class LeaderElection {
          */
         public synchronized OptionalLong await(Duration timeout)
                 throws SQLException, InterruptedException {
-            long end = System.nanoTime() + timeout.toNanos();
+            long end = System.nanoTime() + nanos(timeout);
             while (!leads() && !isOver()) {
                 long left = end - System.nanoTime();
                 if (left <= 0)
@@ -228,6 +235,8 @@ public final class LeaderElection {
             if (held != null && held.term != granted.term)
                 lose("failover");
             boolean elected = lease == null;
+            if (elected)
+                logInfo("elected leader", granted, "");
             lease = granted;
             if (elected) {
                 changes++;
@@ -259,9 +268,17 @@ public final class LeaderElection {
                 return;
             String why = leads() ? reason : "expired";
             owed = reason.equals("failover") ? null : lease;
+            Lease lost = lease;
             lease = null;
             tell("lost", o.onLost, why);
             notifyAll();
+            logInfo("lost leadership", lost, ": " + why);    // last: it may take its time
+        }
+
+        /** Logs what has begun or ended. The caller holds the lock: so the lines are in order. */
+        private void logInfo(String what, Lease of, String more) {
+            if (o.log != null)
+                log.log(INFO, what + " of \"" + o.election + "\", term " + of.term + more);
         }
 
         final synchronized void expire() {
@@ -273,7 +290,7 @@ public final class LeaderElection {
         final void fail(SQLException error) {
             synchronized (this) {
                 if (failure == null && !ended) {
-                    LOG.log(ERROR, "election " + o.election + ": this client ends: " + firstLine(error));
+                    log.log(ERROR, "election " + o.election + ": this client ends: " + firstLine(error));
                     failure = error;
                 }
             }
@@ -302,7 +319,7 @@ public final class LeaderElection {
                 try {
                     handler.run();
                 } catch (Throwable t) {
-                    LOG.log(ERROR, "the handler of " + event + " of election " + o.election + " failed", t);
+                    log.log(ERROR, "the handler of " + event + " of election " + o.election + " failed", t);
                     afterError.accept(t);
                 }
             });
@@ -326,7 +343,7 @@ public final class LeaderElection {
 
         /** unfenced: fenced() does nothing. Else it refuses: there is no term to be fenced by. */
         public SoleLeadership(Options options, boolean unfenced) {
-            super(options, Runnable::run);
+            super(options, options.executor);
             this.unfenced = unfenced;
             elect();
         }
@@ -334,7 +351,9 @@ public final class LeaderElection {
         private synchronized void elect() {
             if (!leads())
                 return;
-            lease = new Lease(0, 0, false);
+            Lease granted = new Lease(0, 0, false);
+            super.logInfo("elected leader", granted, "");
+            lease = granted;
             super.changes++;
             tell("elected", o.onElected, null);
         }
@@ -349,6 +368,12 @@ public final class LeaderElection {
                 return;    // we are in that handler, or closed
             super.resign();
             handlers.tell(this::elect);
+        }
+
+        @Override public void close() {
+            super.close();
+            if (!handlers.areInside())
+                handlers.await(nanos(o.callTimeout));
         }
 
         @Override public void fenced(Connection transaction) throws SQLException {
@@ -411,7 +436,7 @@ public final class LeaderElection {
             super(options, SHARE, SECOND / 10);
             Properties known = parse(url, info);
             this.url = url + (url.contains("?") ? "&" : "?");
-            this.info = withDefaults(info == null ? new Properties() : info, known, o.callTimeout);
+            this.info = withDefaults(info == null ? new Properties() : info, known, callTimeout);
             start(new Addresses(() -> resolve(known)));
         }
 
@@ -451,7 +476,7 @@ public final class LeaderElection {
 
         /** A campaign is shorter than what the server logs as slow, or cancels, in ms [slices]. */
         private void chooseSlice(long loggedFrom, long timeout) {
-            slice = o.slice == null ? 5000 : o.slice.toMillis();
+            slice = o.slice == null ? 5000 : nanos(o.slice) / MS;
             if (o.slice != null)
                 return;
             if (loggedFrom >= 250)
@@ -553,7 +578,7 @@ public final class LeaderElection {
 
         /** Connections that the pool lends within a transaction are refused: somebody else may use them. */
         public DetachedLeadership(DataSource pool, Options options) {
-            super(options, 1, Math.max(options.interval.toNanos(), SECOND / 10));
+            super(options, 1, Math.max(nanos(options.interval), SECOND / 10));
             this.pool = pool;
             Address itself = new Address("the pool", "", null);
             start(new Addresses(() -> List.of(itself)));
@@ -614,8 +639,8 @@ public final class LeaderElection {
                 return;
             listenAt = now() + LISTEN_AGAIN;
             try {
-                listener = openInTime(callTimeout, o.listen);
-                within(callTimeout, () -> query(listener, "LISTEN leadership_changed"));
+                Connection c = listener = openInTime(callTimeout, o.listen);
+                within(callTimeout, () -> query(c, "LISTEN leadership_changed"));
             } catch (Exception e) {
                 stopListening(e);
             }
@@ -644,9 +669,11 @@ public final class LeaderElection {
             connection = null;
         }
 
+        /** The pool may say something to the server before it takes the connection back. */
         @Override void endTurn() throws Exception {
-            if (connection != null)
-                connection.close();
+            Connection c = connection;
+            if (c != null)
+                within(callTimeout, () -> { c.close(); return null; });
             connection = null;
         }
 

@@ -8,6 +8,7 @@ package leaderelection;
 
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Proxy;
+import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.sql.Connection;
 import java.sql.Driver;
@@ -17,6 +18,7 @@ import java.sql.ResultSet;
 import java.sql.ResultSetMetaData;
 import java.sql.SQLException;
 import java.time.Duration;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -60,7 +62,11 @@ public class EngineTest {
         outage();
         lostFirst();
         lookups();
+        addresses();
+        forever();
+        defects();
         silent();
+        givesBack();
         yields();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
@@ -276,28 +282,14 @@ public class EngineTest {
         AtomicInteger failed = new AtomicInteger(), refused = new AtomicInteger();
         Options o = options();
         o.refusalTimeout = Duration.ofMillis(500);
-        class Refused extends Engine {
-            Refused(Options options) { super(options, 1, 0); }
+        class Refused extends Broken {
+            Refused(Options options) { super(options); }
 
             @Override Connection open(Jdbc.Address at) throws Exception {
                 fails.set(true);
                 refused.incrementAndGet();
                 throw new SQLException("no", "28P01");
             }
-
-            @Override void watch(LeaderElection.Lease held) throws Exception { rest(held, askAt - now()); }
-
-            @Override LeaderElection.Lease stand() { return null; }
-
-            @Override LeaderElection.Lease renew(LeaderElection.Lease held) { return null; }
-
-            @Override void withdraw(LeaderElection.Lease owed) { }
-
-            @Override void keepOrLose(SQLException e) { }
-
-            @Override void endTurn() { }
-
-            @Override void hangUp() { }
         }
         Jdbc.Address one = new Jdbc.Address("nowhere", "5432", null);
         try (Engine engine = new Refused(o)) {
@@ -316,6 +308,99 @@ public class EngineTest {
             until("has not ended by the first refusal",
                 () -> refused.get() >= 3 || engine.state().startsWith("failed"));
             same("refused", refused.get() >= 3, true);
+        }
+    }
+
+    /** Also where the driver has to look up a name that had several addresses. */
+    private static void addresses() throws Exception {
+        AtomicBoolean fails = new AtomicBoolean();
+        Jdbc.Addresses addresses = new Jdbc.Addresses(() -> fails.get() ? List.of(new Jdbc.Address("db", "5432", null))
+            : List.of(new Jdbc.Address("db", "5432", InetAddress.getByName("10.0.0.1")),
+                new Jdbc.Address("db", "5432", InetAddress.getByName("10.0.0.2"))));
+        Duration some = Duration.ofSeconds(2);
+        round(addresses, new SQLException("no", "28P01"));
+        until("refused for a while", () -> addresses.verdict(some) != null);
+        fails.set(true);
+        round(addresses, null);
+        fails.set(false);
+        long again = System.nanoTime();
+        round(addresses, new SQLException("no", "28P01"));
+        boolean counted = addresses.verdict(some) != null;
+        if (System.nanoTime() - again < some.toNanos())    // else this machine is too slow to tell
+            same("refused since before the outage", counted, false);
+        until("refused for a while again", () -> addresses.verdict(some) != null);
+    }
+
+    private static void round(Jdbc.Addresses addresses, SQLException refusal) throws Exception {
+        do
+            addresses.note(addresses.next(60_000_000_000L), refusal);
+        while (!addresses.roundIsOver());
+    }
+
+    /** Times without end */
+    private static void forever() throws Exception {
+        AtomicInteger tried = new AtomicInteger();
+        Duration ever = ChronoUnit.FOREVER.getDuration();
+        Options o = options();
+        o.callTimeout = o.refusalTimeout = o.interval = o.slice = ever;
+        server = new Server() {
+            @Override Connection connection() throws SQLException {
+                if (tried.incrementAndGet() < 3)
+                    throw new SQLException("no", "28P01");
+                return super.connection();
+            }
+
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                return sql.contains("renew(") || sql.contains("acquire(") ? new Object[] {7L, 600_000L, false}
+                    : super.answer(sql, args);
+            }
+        };
+        for (boolean detached : new boolean[] {false, true}) {
+            tried.set(0);
+            try (Leadership leadership = detached ? new DetachedLeadership(POOL, o) : new SessionLeadership(URL, null, o)) {
+                until("leads in the end", leadership::leads);
+                same("waits", leadership.await(ever).getAsLong(), 7L);
+            }
+        }
+    }
+
+    /** Whatever goes wrong in the engine, those who wait for it are told. */
+    private static void defects() throws Exception {
+        class Defect extends Broken {
+            Defect(Options options) { super(options); }
+
+            @Override Connection open(Jdbc.Address at) throws Exception { throw new SQLException("no", "08001"); }
+
+            @Override void keepOrLose(SQLException e) { throw new IllegalStateException("a defect"); }
+        }
+        try (Engine engine = new Defect(options())) {
+            engine.start(new Jdbc.Addresses(() -> List.of(new Jdbc.Address("nowhere", "5432", null))));
+            until("says that it has ended", () -> engine.state().startsWith("failed: XX000 "));
+        }
+    }
+
+    /** A pool that does not take a connection back in time: that connection is given up. */
+    private static void givesBack() throws Exception {
+        CountDownLatch aborted = new CountDownLatch(1);
+        AtomicInteger asked = new AtomicInteger();
+        Options o = options();
+        o.callTimeout = Duration.ofSeconds(1);
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                if (sql.contains("acquire("))
+                    asked.incrementAndGet();
+                return super.answer(sql, args);
+            }
+
+            @Override void ended(String how) throws InterruptedException {
+                if (how.equals("abort"))
+                    aborted.countDown();
+                aborted.await();
+            }
+        };
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
+            until("asks again", () -> asked.get() >= 2);
+            aborted.countDown();
         }
     }
 
@@ -404,6 +489,25 @@ public class EngineTest {
         }
     }
 
+    /** A candidate that cannot connect */
+    private abstract static class Broken extends Engine {
+        Broken(Options options) { super(options, 1, 0); }
+
+        @Override void watch(LeaderElection.Lease held) throws Exception { rest(held, askAt - now()); }
+
+        @Override LeaderElection.Lease stand() { return null; }
+
+        @Override LeaderElection.Lease renew(LeaderElection.Lease held) { return null; }
+
+        @Override void withdraw(LeaderElection.Lease owed) { }
+
+        @Override void keepOrLose(SQLException e) { }
+
+        @Override void endTurn() { }
+
+        @Override void hangUp() { }
+    }
+
     /** A server, and the driver's side of connections to it. */
     private static class Server {
         /** A row, or null for none. This one grants nothing. */
@@ -421,9 +525,9 @@ public class EngineTest {
         void cancel() { }
 
         /** A connection: by close, or by abort. */
-        void ended(String how) { }
+        void ended(String how) throws Exception { }
 
-        Connection connection() {
+        Connection connection() throws SQLException {
             PGNotification note = proxy(PGNotification.class, (proxy, method, args) -> notification());
             PGConnection driver = proxy(PGConnection.class, (proxy, method, args) -> {
                 switch (method.getName()) {

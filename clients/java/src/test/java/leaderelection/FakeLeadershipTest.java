@@ -19,6 +19,9 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
+import java.util.ResourceBundle;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.logging.LogManager;
@@ -30,7 +33,7 @@ import leaderelection.LeaderElection.Options;
 import leaderelection.LeaderElection.SoleLeadership;
 
 public class FakeLeadershipTest {
-    private static final List<String> told = new ArrayList<>();
+    private static final List<String> told = new CopyOnWriteArrayList<>();
     private static final OptionalLong NONE = OptionalLong.empty();
     private static int wrong;
 
@@ -47,6 +50,8 @@ public class FakeLeadershipTest {
         waits();
         sole();
         again();
+        unlocked();
+        logs();
         broken();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
@@ -199,12 +204,14 @@ public class FakeLeadershipTest {
         SoleLeadership sole = new SoleLeadership(options(), false);
         same("no term", sole.term(), NONE);
         sole.resign();
+        sole.handlers.await();
         same("leads", sole.leads(), true);
         same("refuses", refused(sole, null), "0A000");
         sole.close();
         same("closed", sole.leads(), false);
         same("told", told, List.of("elected null", "lost resigned", "elected null", "lost closed"));
         sole.resign();
+        sole.handlers.await();
         same("nothing after its end", told.size(), 4);
         SoleLeadership unfenced = new SoleLeadership(options(), true);
         same("unfenced", refused(unfenced, null), "");
@@ -224,6 +231,7 @@ public class FakeLeadershipTest {
         };
         sole[0] = new SoleLeadership(o, false);
         sole[0].resign();
+        sole[0].handlers.await();
         same("resigns in lost", told, List.of("elected null", "lost resigned", "elected null"));
         o.onElected = term -> {
             told.add("elected " + term);
@@ -232,8 +240,61 @@ public class FakeLeadershipTest {
         };
         told.clear();
         sole[0].resign();
+        sole[0].handlers.await();
         same("resigns in elected, and in lost", told,
             List.of("lost resigned", "elected null", "lost resigned", "elected null"));
+    }
+
+    /** A handler may wait for a thread that asks us to resign: no lock of ours is held while it runs. */
+    private static void unlocked() {
+        SoleLeadership[] sole = new SoleLeadership[1];
+        boolean[] resigned = new boolean[1];
+        Options o = options();
+        o.onLost = why -> {
+            CompletableFuture<Void> worker = CompletableFuture.runAsync(sole[0]::resign);
+            worker.completeOnTimeout(null, 10, TimeUnit.SECONDS).join();
+            synchronized (resigned) {
+                resigned[0] = !Thread.holdsLock(sole[0]);
+            }
+        };
+        sole[0] = new SoleLeadership(o, false);
+        sole[0].close();
+        synchronized (resigned) {
+            same("another thread resigns in the handler of lost", resigned[0], true);
+        }
+    }
+
+    /** A program that has given a log hears of each leadership. */
+    private static void logs() {
+        List<String> lines = new ArrayList<>();
+        Options o = options();
+        o.log = new System.Logger() {
+            @Override public String getName() { return "test"; }
+
+            @Override public boolean isLoggable(Level level) { return true; }
+
+            @Override public void log(Level level, ResourceBundle bundle, String text, Throwable t) {
+                lines.add(level + " " + text);
+            }
+
+            @Override public void log(Level level, ResourceBundle bundle, String format, Object... params) {
+                lines.add(level + " " + format);
+            }
+        };
+        FakeLeadership[] fake = new FakeLeadership[1];
+        o.onElected = term -> {
+            if (term == 3)
+                fake[0].resign();
+        };
+        fake[0] = new FakeLeadership(o);
+        fake[0].elect();
+        fake[0].elect();
+        fake[0].askYield();
+        fake[0].elect();
+        fake[0].close();
+        same("log", lines, List.of("INFO elected leader of \"test\", term 1", "INFO lost leadership of \"test\", term 1: failover",
+            "INFO elected leader of \"test\", term 2", "INFO lost leadership of \"test\", term 2: yielded",
+            "INFO elected leader of \"test\", term 3", "INFO lost leadership of \"test\", term 3: resigned"));
     }
 
     /** A pool gets back each connection that it has lent, also one that broke while idle. */
