@@ -212,14 +212,15 @@ sub step
 }
 
 # A failure, unless it is to be done again. A renewal takes no more than four steps, and
-# is due when a third of the lease is over.
+# is due when a third of the lease is over. For that it may have to connect, as the bare
+# driver has, beside it in its process, for its work.
 sub is_to_be_done_again
 {
 	my ($case) = @_;
 
 	return 0 unless $case->{failure};
 	return 1 if $case->{again} && ++$case->{rounds} < $ROUNDS
-	  && 4 * was_late($case->{started}) > $LEASE / 3;
+	  && (4 * was_late($case->{started}) > $LEASE / 3 || stood_still($case->{process}) > $LEASE / 3);
 	note_failure($case->{failure});
 	return 0;
 }

@@ -24,7 +24,7 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(await can_do ended ended_itself hear last_event leads now_ns pause send_line
-  send_signal start_meter start_subject stop_subject subjects wait_for_line was_late
+  send_signal start_meter start_subject stood_still stop_subject subjects wait_for_line was_late
   $programs $TIMEOUT);
 
 our $programs;    # the folder of what was compiled
@@ -322,6 +322,25 @@ sub was_late
 	}
 	$worst = $worst / 1e9 - $BEAT;
 	return $worst > 0 ? $worst : 0;
+}
+
+# How long the work of a process stood still at worst, in seconds, in its terms. That is a
+# loop with the bare driver: a line each 20 ms, and fenced writes, for the first of which
+# it connects. Where processors are short, the meter, which needs little of them, is in
+# time, and a program that has just been started is not.
+sub stood_still
+{
+	my ($process) = @_;
+	my $worst = 0;
+	my $last;
+
+	foreach my $event (@{ $process->{events} })
+	{
+		next unless $event->[0] =~ /^(?:elected|working|wrote|refused|lost)$/;
+		$worst = $event->[2] - $last if defined $last && $event->[2] - $last > $worst;
+		$last = $event->[0] eq 'lost' ? undef : $event->[2];
+	}
+	return $worst / 1e9;
 }
 
 # --- what is done to them
