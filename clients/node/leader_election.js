@@ -69,8 +69,9 @@ class NotLeader extends Error { code = 'LE001' }
  * @property {number} [refusalTimeout=30000]  For how long all servers must have refused us (a
  *   wrong password, no such database, a bad argument) until that is the end.
  * @property {AbortSignal} [signal]  When it is aborted, the client is closed.
- * @property {(message: string, error?: Error) => void} [log]  Default: console.error. What it throws
- *   is ignored.
+ * @property {(message: string, error?: Error) => void} [log]  Told what goes wrong, and of each
+ *   'elected' and 'lost'. Default: console.error, for what goes wrong alone. What it throws is
+ *   ignored.
  * @property {Connect | Connect[]} [connect]  Leadership: where to; each in turn. Default:
  *   PGSERVICE, PGHOST and so on.
  * @property {number} [slice=5000]  Leadership: how long one campaign waits, and so how soon a
@@ -112,6 +113,8 @@ class Candidate extends EventEmitter {
   _lead = null
   _held = null
   _fatal = null // the error that was the end
+  _fatalBy = Infinity // when wait() throws it, whatever hangs
+  _isHeard = false // wait() has thrown it
   _ended = false // the loop has ended, too. (_closing: it is told to.)
   _waiting = 0 // calls of wait() that are going on: each will throw _fatal
   _check = null // the health check that has not answered yet
@@ -138,6 +141,7 @@ class Candidate extends EventEmitter {
     this._refusalTimeout = options.refusalTimeout ?? 30000
     const log = options.log ?? console.error.bind(console, `leader_election ${election}:`)
     this._log = (...words) => promised(() => log(...words)).catch(noop) // one that fails ends nothing
+    this._logTerm = options.log ? this._log : noop // the console is for what goes wrong
     this._trouble = new Trouble(this._log)
     signal?.addEventListener('abort', () => this.close(), { signal: this._closing.signal })
     if (signal?.aborted) this._closing.abort()
@@ -166,22 +170,24 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Waits until we lead: the term; null after so many ms, or as soon as close() is called. Rejects
-   * with the error that was the end of this client, if there is one, but only when the lease has
-   * been given back. That waits for the handlers of 'lost' and the work of run(): wait() without
-   * `ms` in there ends with close() only.
+   * Waits until we lead: the term; null after so many ms, or as soon as close() is called. (So in a
+   * handler of 'lost', and in the work of run() after a loss, wait() without `ms` ends with close()
+   * only.) Rejects with the error that was the end of this client, if there is one, when the lease
+   * has been given back. That waits for handlers and work, but callTimeout at most: one of them may
+   * wait for us.
    * @param {number} [ms]
    * @returns {Promise<number | null>}
    */
   async wait(ms = Infinity) {
     const by = clock() + ms
     this._waiting++
-    while (!this.leads && !this._ended && !(this._isClosing && !this._fatal) && clock() < by) {
-      await pause(by - clock(), this._woken.signal)
+    while (!this.leads && !this._isOver && clock() < by) {
+      await pause(Math.min(by, this._fatalBy) - clock(), this._woken.signal)
     }
     this._waiting--
-    if (this._ended && this._fatal) throw this._fatal // not before the lease is given back
-    return this.term
+    if (!this._fatal || !this._isOver) return this.term
+    this._isHeard = true
+    throw this._fatal
   }
 
   /**
@@ -254,6 +260,11 @@ class Candidate extends EventEmitter {
   _clock() { return clock() }
 
   get _isClosing() { return this._closing.signal.aborted }
+
+  /** Is there nothing to wait for any more? After an error not before the lease is given back. */
+  get _isOver() {
+    return this._fatal ? this._ended || clock() >= this._fatalBy : this._isClosing
+  }
 
   // --- the engine: one loop, which makes all calls, one after the other
 
@@ -426,7 +437,7 @@ class Candidate extends EventEmitter {
       const lead = { ...grant, over: new AbortController(), asked: false, job: null }
       this._lead = lead
       this.changes++
-      this._tell('elected', lead.term, () => this._beginWork(lead))
+      this._tell('elected', lead.term, () => this._beginWork(lead), `elected ${this._words(lead)}`)
       this._wake()
     }
     Object.assign(this._lead, grant)
@@ -445,7 +456,7 @@ class Candidate extends EventEmitter {
     this._lead = null
     lead.over.abort()
     this._wake()
-    const told = this._tell('lost', reason, () => lead.job)
+    const told = this._tell('lost', reason, () => lead.job, `lost ${this._words(lead, reason)}`)
     within(told, this._callTimeout).catch(() => this._log('a handler or the work has not ended'))
     return told
   }
@@ -474,6 +485,7 @@ class Candidate extends EventEmitter {
 
   /** Ends for good with this error. */
   _fail(error) {
+    if (!this._fatal) this._fatalBy = clock() + this._callTimeout
     this._fatal ??= error || new Error(`failed without an error: ${error}`)
     this._end('error')
   }
@@ -494,9 +506,16 @@ class Candidate extends EventEmitter {
 
   // --- the engine: what the application does
 
-  /** Calls the handlers of an event, then `last`, when all that was told before has ended. */
-  _tell(event, argument, last = noop) {
+  /** For the log, the same in all languages. */
+  _words({ term }, reason) {
+    const what = reason ? 'leadership' : 'leader'
+    return `${what} of "${this.election}"${term === null ? '' : `, term ${term}`}${reason ? `: ${reason}` : ''}`
+  }
+
+  /** Logs a line, calls the handlers of an event, then `last`, when all that was told before has ended. */
+  _tell(event, argument, last = noop, line = null) {
     this._queue = this._queue.then(async () => {
+      if (line) this._logTerm(line)
       for (const handler of this.rawListeners(event)) {
         try {
           await handler.call(this, argument)
@@ -517,7 +536,7 @@ class Candidate extends EventEmitter {
    */
   async _tellError() {
     if (this.listenerCount('error') > 0) await this._tell('error', this._fatal)
-    else if (this._waiting === 0) throw this._fatal
+    else if (this._waiting === 0 && !this._isHeard) throw this._fatal
   }
 
   /** Starts the work of run() in a term, once. */
@@ -833,12 +852,15 @@ class FakeLeadership extends Candidate {
     super({ election: 'fake', ...options })
   }
 
-  /** Elects us, by default in the next term, for a lease (in ms) by the test's clock. */
-  elect(term = this._last + 1, lease = 15000) {
-    this._lose('failover')
+  /**
+   * Elects us, by default in the next term, for a lease (in ms) by the test's clock. As in _take:
+   * not before the handlers of 'lost' have returned, and the work has ended; and not when closed.
+   */
+  async elect(term = this._last + 1, lease = 15000) {
     this._last = term
-    this._extend({ term, deadline: this._now + lease })
-    return this._queue
+    await this._lose('failover')
+    if (!this._isClosing) this._extend({ term, deadline: this._now + lease })
+    await this._queue
   }
 
   /** @param {string} [reason] */

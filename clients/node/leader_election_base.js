@@ -105,7 +105,7 @@ class Addresses {
   last = undefined // the name of the address that was tried last
   _round = []
   _known = [] // the addresses of the present round
-  _refusals = new Map() // by name: { since, error }
+  _refusals = new Map() // by name: { since, address, error }
 
   constructor(hosts, refusalTimeout) {
     this._hosts = hosts
@@ -131,15 +131,22 @@ class Addresses {
   }
 
   /** We could not log in. If that was no refusal, it ends the refusals of this address. */
-  refused({ name }, error) {
+  refused(address, error) {
     if (/^SASL/.test(error.message)) error.code ??= '28P01' // pg's own: there is no password
-    if (!LOGIN_REFUSED.test(error.code)) this._refusals.delete(name)
-    else this._refusals.set(name, { since: clock(), ...this._refusals.get(name), error })
+    if (!LOGIN_REFUSED.test(error.code)) return this.answered(address)
+    const { since } = this._refusals.get(address.name) ?? { since: clock() }
+    this._refusals.set(address.name, { since, address, error })
   }
 
-  /** We could log in. */
-  answered({ name }) {
+  /**
+   * We could log in, or heard no refusal. A host whose name could not be looked up is tried by that
+   * name: this is the last word of all its addresses then.
+   */
+  answered({ name, host, port, address }) {
     this._refusals.delete(name)
+    for (const [refused, { address: of }] of this._refusals) {
+      if (address === host && of.host === host && of.port === port) this._refusals.delete(refused)
+    }
   }
 
   /** The last one's error, if all addresses have refused us for refusalTimeout; else null. */

@@ -13,6 +13,7 @@ const { test, mock } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
 const pg = require('pg')
 const clients = require('./leader_election.js')
+const { Addresses } = require('./leader_election_base.js')
 const { DetachedLeadership, FakeLeadership, Leadership, NotLeader, SoleLeadership } = clients
 
 const noop = () => {}
@@ -43,6 +44,9 @@ const leader = (remaining = '9000') =>
   poolOf((call) => (call === 'acquire' ? [{ term: '1', remaining_ms: remaining, yielding: false }] : []))
 
 const answers = (code) => Object.assign(new Error(`answer ${code}`), { code, severity: 'ERROR' })
+
+/** A log function that keeps all but who leads. */
+const troublesIn = (logged) => (text) => /^(elected|lost) leader/.test(text) || logged.push(text)
 
 function follow(leadership) {
   const events = []
@@ -75,6 +79,7 @@ test('term is null at once, and handlers run one at a time', async () => {
   })
   fake.on('lost', () => order.push(`lost, term ${fake.term}`))
   fake.elect()
+  await fake.wait()
   const lost = fake.lose()
   assert.strictEqual(fake.term, null)
   await lost
@@ -118,7 +123,7 @@ test('wait() rejects when the lease has been given back, and not before', async 
 
 test('a handler of yield that fails is logged, and we resign at once', async () => {
   const logged = []
-  const fake = new FakeLeadership({ log: (message) => logged.push(message) })
+  const fake = new FakeLeadership({ log: troublesIn(logged) })
   const events = follow(fake)
   fake.on('yield', () => {
     throw new Error('handler')
@@ -132,7 +137,7 @@ test('a handler of yield that fails is logged, and we resign at once', async () 
 
 test('a handler of error that fails is logged; one that blocks holds close() for callTimeout', async () => {
   const logged = []
-  const fake = new FakeLeadership({ callTimeout: 30, log: (message) => logged.push(message) })
+  const fake = new FakeLeadership({ callTimeout: 30, log: troublesIn(logged) })
   fake.on('elected', () => {
     throw new Error('handler')
   })
@@ -254,6 +259,62 @@ test('wait() in a handler of lost ends with close(), and not before', async () =
   assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
 })
 
+test('wait() after an error, where the end waits for it: for callTimeout, and not for ever', async () => {
+  for (const where of ['a handler of lost', 'the work']) {
+    const pool = leader()
+    const detached = new DetachedLeadership({ election: 'e', pool, log: noop, callTimeout: 100 })
+    let outcome = null
+    const waits = async () => (outcome = await detached.wait().catch((error) => error.message))
+    if (where === 'the work') {
+      detached.run(async (term, signal) => {
+        await once(signal, 'abort')
+        await waits()
+      }).catch(noop)
+    } else detached.on('lost', waits)
+    await detached.wait()
+    detached.on('yield', () => detached._fail(new Error('the end')))
+    detached._askYield()
+    await detached.close()
+    assert.strictEqual(outcome, 'the end', where)
+    await until(() => pool.sent.includes('leave'))
+    await assert.rejects(detached.wait(), { message: 'the end' })
+    assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+  }
+})
+
+test('an error that wait() has thrown, because a handler hangs, does not end the process later', () => {
+  const { status, stdout, stderr } = require('node:child_process').spawnSync(process.execPath, ['-e', `
+    const { FakeLeadership } = require(${JSON.stringify(require.resolve('./leader_election.js'))})
+    const fake = new FakeLeadership({ callTimeout: 20, log() {} })
+    let end
+    fake.on('elected', () => { throw new Error('handler') })
+    fake.on('lost', () => new Promise((resolve) => (end = resolve)))
+    fake.elect()
+    fake.wait(5).then(() => fake.wait()).catch((error) => {
+      console.log(error.message)
+      end()
+    })`])
+  assert.strictEqual(String(stdout), 'handler\n', String(stderr))
+  assert.strictEqual(status, 0, String(stderr))
+})
+
+test('the log tells of elected and lost, if the application has one', async (t) => {
+  const logged = []
+  const printed = t.mock.method(console, 'error', noop)
+  for (const options of [{}, { log: (...words) => logged.push(words) }]) {
+    const fake = new FakeLeadership({ election: 'e', ...options })
+    await fake.elect(7)
+    await fake.lose()
+    await fake.close()
+    const sole = new SoleLeadership({ election: 's', ...options })
+    await sole.wait()
+    await sole.close()
+  }
+  assert.deepStrictEqual(logged, [['elected leader of "e", term 7'], ['lost leadership of "e", term 7: connection lost'],
+    ['elected leader of "s"'], ['lost leadership of "s": closed']])
+  assert.strictEqual(printed.mock.callCount(), 0)
+})
+
 test('run: the work of each term, its signal, its end before lost has been handled', async () => {
   const fake = new FakeLeadership()
   const order = []
@@ -313,7 +374,7 @@ test('a handler, or work, that does not end after the loss is logged, once', asy
     let end
     const hangs = () => new Promise((resolve) => (end = resolve))
     const pool = poolOf((call) => (call === 'acquire' ? [{ term: '1', remaining_ms: '9000', yielding: false }] : []))
-    const log = (message) => logged.push(message)
+    const log = troublesIn(logged)
     const detached = new DetachedLeadership({ election: 'e', pool, callTimeout: 30, log })
     if (kind === 'work') detached.run(hangs)
     else detached.on('lost', hangs)
@@ -623,6 +684,49 @@ test('a failover: a handler of lost that lasts, fails or closes: the new term is
   }
 })
 
+for (const way of ['returns', 'fails', 'closes']) {
+  test(`FakeLeadership fails over as a real one does, when a handler of lost ${way}`, async () => {
+    const failedOver = async (make, failOver) => {
+      const leadership = make()
+      const steps = []
+      const note = (step) => steps.push(`${step}, ${leadership.leads ? 'leads' : 'does not lead'}`)
+      let elected = 0
+      leadership.on('error', noop)
+      leadership.on('elected', () => note(`elected ${++elected}`))
+      leadership.once('lost', async (reason) => {
+        note(`lost ${reason}`)
+        await sleep(20)
+        if (way === 'fails') throw new Error('handler')
+        if (way === 'closes') leadership.close()
+        note('lost has returned')
+      })
+      const running = leadership.run(async (term, signal) => {
+        note('work begins')
+        await once(signal, 'abort')
+        note('work ends')
+      }).catch(() => note('run() rejects'))
+      await failOver(leadership)
+      await until(() => (way === 'returns' ? elected === 2 : /^(closed|failed)/.test(leadership.state)))
+      await sleep(20)
+      note('the end')
+      await leadership.close()
+      await running
+      return steps
+    }
+    const pool = poolOf((call) => ({
+      acquire: [{ term: '1', remaining_ms: '1500', yielding: false }],
+      renew: [{ term: '2', remaining_ms: '60000', yielding: false }],
+    }[call] ?? []))
+    const real = await failedOver(() => new DetachedLeadership({ election: 'e', pool, log: noop }), noop)
+    assert.strictEqual(real.filter((step) => /^lost failover|^elected 1/.test(step)).length, 2)
+    const fake = await failedOver(() => new FakeLeadership({ log: noop }), async (leadership) => {
+      await leadership.elect()
+      await leadership.elect()
+    })
+    assert.deepStrictEqual(fake, real)
+  })
+}
+
 test('resign() while a renewal is under way gives back the term of its answer', async () => {
   const released = []
   const gate = new EventEmitter()
@@ -718,7 +822,7 @@ test('what may pass is tried for ever, and state and log say what it is', async 
       if (call === 'acquire' && fails) throw answers(code)
       return leader().answer(call)
     })
-    const options = { election: 'e', pool, refusalTimeout: 0, log: (text) => logged.push(text) }
+    const options = { election: 'e', pool, refusalTimeout: 0, log: troublesIn(logged) }
     const detached = new DetachedLeadership(options)
     assert.strictEqual(detached.state, 'standing')
     await until(() => pool.sent.filter((call) => call === 'acquire').length === 3)
@@ -762,7 +866,7 @@ test('a release that fails is tried once', async () => {
     return leader().answer(call)
   })
   const logged = []
-  const detached = new DetachedLeadership({ election: 'e', pool, log: (text) => logged.push(text) })
+  const detached = new DetachedLeadership({ election: 'e', pool, log: troublesIn(logged) })
   await detached.wait()
   detached.resign()
   await sleep(1000)
@@ -778,7 +882,7 @@ test('a release that fails during close() is logged, once', async () => {
     return leader().answer(call)
   })
   const logged = []
-  const detached = new DetachedLeadership({ election: 'e', pool, log: (text) => logged.push(text) })
+  const detached = new DetachedLeadership({ election: 'e', pool, log: troublesIn(logged) })
   await detached.wait()
   await detached.close()
   assert.deepStrictEqual(logged, ['the lease was not given back: the server is down'])
@@ -798,7 +902,7 @@ test('no more than ten attempts a second, and one line, whatever fails', async (
     let attempts = 0
     const { connect } = pool
     pool.connect = () => (attempts++, connect())
-    const detached = new DetachedLeadership({ election: 'e', pool, interval: 1000, log: (text) => logged.push(text) })
+    const detached = new DetachedLeadership({ election: 'e', pool, interval: 1000, log: troublesIn(logged) })
     const notify = setInterval(() => detached._wake(), 5)
     await sleep(1500)
     clearInterval(notify)
@@ -812,7 +916,7 @@ test('a health check that fails: state, one line, and one withdrawal', async () 
   const logged = []
   const pool = leader()
   let health = true
-  const detached = new DetachedLeadership({ election: 'e', pool, healthCheck: () => health, log: (text) => logged.push(text) })
+  const detached = new DetachedLeadership({ election: 'e', pool, healthCheck: () => health, log: troublesIn(logged) })
   await detached.wait()
   health = false
   detached.resign()
@@ -1011,7 +1115,7 @@ test('a session: a slice is below log_min_duration_statement, unless told so, or
     [-1, undefined, 5000, 0], [0, undefined, 5000, 0], [0.1, undefined, 5000, 1], [0.1, 3000, 3000, 0]]) {
     const said = []
     const server = await serverOf({ answer: electing, settings: { logged } })
-    const leadership = new Leadership({ election: 'e', connect: server.at, slice, log: (text) => said.push(text) })
+    const leadership = new Leadership({ election: 'e', connect: server.at, slice, log: troublesIn(said) })
     await leadership.wait(5000)
     assert.strictEqual(leadership._slice, expected)
     leadership.resign()
@@ -1164,6 +1268,31 @@ test('each address of a name is tried, and names are resolved anew', async () =>
   mock.restoreAll()
   assert.ok(names.filter((name) => name === 'db').length >= 2)
   primary.close()
+})
+
+test('an outage of name lookup begins the while of its refusals anew', async (t) => {
+  let works = true
+  t.mock.method(dns.promises, 'lookup', async (name) => {
+    if (name === 'db' && !works) throw new Error('EAI_AGAIN')
+    return [1, 2].map((last) => ({ address: `127.0.${name.length}.${last}`, family: 4 }))
+  })
+  const no = answers('28P01')
+  const addresses = new Addresses([{ host: 'db', port: 1 }, { host: 'other', port: 1 }], 100)
+  const round = async () => {
+    do {
+      const address = await addresses.next(1000)
+      addresses.refused(address, address.address === 'db' ? new Error('no such host') : no)
+    } while (addresses.areLeft)
+    return addresses.verdict
+  }
+  assert.strictEqual(await round(), null)
+  await sleep(110)
+  works = false
+  assert.strictEqual(await round(), null)
+  works = true
+  assert.strictEqual(await round(), null, 'db has refused only just now')
+  await sleep(110)
+  assert.strictEqual(await round(), no)
 })
 
 test('an address of a name has the password and the certificate of that name', async () => {

@@ -122,6 +122,7 @@ class _Candidate(core.Candidate):
         if due:
             lead, event, value = due
             try:
+                self._log_event(event, lead)
                 self._handle(event, value)
             finally:        # Sole and Fake: a signal handler may raise SystemExit just now
                 lead.told.add(event)

@@ -134,6 +134,7 @@ class _Candidate(core.Candidate):
         if due:
             lead, event, value = due
             try:
+                self._log_event(event, lead)
                 await self._handle(event, value)
             finally:
                 lead.told.add(event)
@@ -418,7 +419,8 @@ class Leadership(core.SessionCandidate, _Standing):
         return await self._within(self._wire.ask(sql, self.election, *values))
 
 
-_POOL = "pool"          # the one address of a pool, which knows itself where to connect
+# The one address of a pool, which knows itself where to connect
+_POOL = core.Address("pool", None, None)
 
 
 class DetachedLeadership(core.DetachedCandidate, _Standing):

@@ -211,6 +211,13 @@ class Candidate:
         elif event == "yield":
             self._resign()
 
+    def _log_event(self, event, lead):
+        term = "" if lead.term is None else f", term {lead.term}"
+        if event == "elected":
+            log.info('elected leader of "%s"%s', self.election, term)
+        elif event == "lost":
+            log.info('lost leadership of "%s"%s: %s', self.election, term, lead.ends[0])
+
     def _warn(self, text, *values, **options):
         log.warning(f"election %r, candidate %r: {text}", self.election, self.candidate, *values,
                     **options)
@@ -346,8 +353,8 @@ class Engine(Candidate):
         if not self._closing:
             self._judge(error)
         lead = self._current()
-        if isinstance(error, (LoginFailed, NotPrimary)) and self._addresses.left and not lead:
-            return 0.0      # try the other addresses of this round at once
+        if isinstance(error, (LoginFailed, NotPrimary)) and self._tries_next() and not lead:
+            return 0.0
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         if lead:            # often: a pool may hand out one broken connection after the other
             pause = min(pause, lead.grant.third / 8)
@@ -359,7 +366,7 @@ class Engine(Candidate):
         sqlstate, verdict = sqlstate_of(error), None
         # A standby neither refuses us nor ends a primary's refusal: _refused_since stays as it is.
         if isinstance(error, NotPrimary):
-            if not self._addresses.left:        # else the next address may be the primary
+            if not self._tries_next():          # else the next address may be the primary
                 self._trouble.begins("unreachable", sqlstate, text_of(error))
             return
         if isinstance(error, LoginFailed):
@@ -378,6 +385,11 @@ class Engine(Candidate):
             self._trouble.begins("unreachable", sqlstate, text_of(error))
         if verdict:
             self._fail(verdict)
+
+    def _tries_next(self):
+        """Is the next attempt, which is made at once, at another address of this round? Over a pool
+        it may be at the same one: the pool chooses. [spin]"""
+        return self._BOUND and bool(self._addresses.left)
 
     def _hang_up(self):
         wire, self._wire = self._wire, None
@@ -561,7 +573,11 @@ class Addresses:
         self._refusals[address] = since, error
 
     def answered(self, address):
-        self._refusals.pop(address, None)
+        """Another word than a refusal. A server whose name could not be looked up is tried without
+        an IP address: that is the last word of all its addresses then."""
+        for refused in list(self._refusals):
+            if refused == address or not address.hostaddr and refused[:2] == address[:2]:
+                del self._refusals[refused]
 
     def found_primary(self):
         """The address that was taken last is the primary's: this round is over, and the next one

@@ -282,8 +282,9 @@ class Django(Processes, unittest.TestCase):
         # One after the other
         whose = [who for (who,) in self.sql("SELECT who FROM work ORDER BY n")]
         self.assertEqual(whose, sorted(whose))
-        self.assertRegex(self.said("a"), r"election 'reports': leads in term \d+\n")
-        self.assertRegex(self.said("b"), r"(?s)'reports': leads in term \d+\n.*'reports': lost, closed\n")
+        self.assertRegex(self.said("a"), r'elected leader of "reports", term \d+\n')
+        self.assertRegex(self.said("b"), r'(?s)elected leader of "reports", term (\d+)\n.*'
+                         r'lost leadership of "reports", term \1: closed\n')
 
     def said(self, name):
         return (self.folder / f"{name}.out").read_text()

@@ -300,6 +300,22 @@ class Tests(Logged, unittest.TestCase):
         with SoleLeadership("e", unfenced=True) as sole:
             sole.fenced(None)
 
+    def test_log(self):
+        """Tells who leads, where the program wants to know that."""
+        for level, lines in ((logging.INFO, ['elected leader of "e", term 7',
+                                             'lost leadership of "e", term 7: connection lost',
+                                             'elected leader of "e"',
+                                             'lost leadership of "e": closed']),
+                             (logging.NOTSET, [])):       # the root's: WARNING
+            self.lines.clear()
+            core.log.setLevel(level)
+            self.addCleanup(core.log.setLevel, logging.NOTSET)
+            fake = self.fake()
+            fake.elect(7)
+            fake.lose()
+            SoleLeadership("e").start().close()
+            self.assertEqual(self.lines, lines)
+
     # --- fenced()
 
     def test_a_signal_handler_closes_a_sole_one(self):
@@ -407,6 +423,32 @@ class Tests(Logged, unittest.TestCase):
         addresses.answered(a)
         addresses.refused(a, no)
         self.assertIsNone(addresses.verdict(), "there was a break")
+
+    def test_an_outage_of_name_lookup(self):
+        """begins the time of the refusals of that name's addresses anew."""
+        def getaddrinfo(host, port, **_):
+            if host == "db" and not works:
+                raise socket.gaierror("temporary failure")
+            return [(0, 0, 0, "", (f"1.1.{len(host)}.{last}", 0)) for last in (1, 2)]
+
+        def verdict():
+            """After one more round."""
+            for _ in range(4 if works else 3):
+                address = addresses.next()
+                addresses.refused(address, no if address.hostaddr else OSError("no such host"))
+            self.assertEqual(addresses.left, [])
+            return addresses.verdict()
+        no, works = leader_election._refusal('role "x" does not exist'), True
+        addresses = leader_election._Addresses(0.1, {"host": "db,other"})
+        with mock.patch("socket.getaddrinfo", getaddrinfo):
+            self.assertIsNone(verdict())
+            time.sleep(0.11)
+            works = False
+            self.assertIsNone(verdict())
+            works = True
+            self.assertIsNone(verdict(), "db has refused only just now")
+            time.sleep(0.11)
+            self.assertIs(verdict(), no)
 
     def test_primary_comes_first(self):
         addresses = leader_election._Addresses(0.1, {"host": "/a,/b,/c", "port": "1"})
@@ -807,6 +849,45 @@ class Tests(Logged, unittest.TestCase):
         self.assertTrue(leadership.leads)
         leadership.close()
         self.assertTrue(all(conn.closed == 1 for conn in broken[:len(back)]))
+
+    def test_a_pool_that_knows_several_hosts(self):
+        """Whatever fails: there is a pause after each attempt, which grows. [spin]"""
+        class OfStandby:
+            """A connection to a standby, which lags."""
+            info, encoding, transaction_status = None, "utf-8", 0
+
+            def __init__(self):
+                self.info = self.pgconn = self
+
+        def ask(wire, until, sql, *values, stop=None):
+            if "pg_is_in_recovery" in sql:
+                return ["t"]
+            raise psycopg.errors.InvalidSchemaName("not yet")
+
+        class Pool:
+            conninfo = "host=/nowhere/" + ",/nowhere/".join("abcdefghij")
+            kwargs, asked, fails = {}, 0, 0
+
+            def getconn(self, timeout):
+                self.asked += 1
+                if self.asked <= self.fails:
+                    raise psycopg.OperationalError("none")
+                return OfStandby()
+
+            def putconn(self, conn):
+                pass
+
+        for fails in (1, 1000):     # then all connections are those of a standby
+            with self.subTest(fails=fails), mock.patch("leader_election._Wire.ask", ask):
+                pool = Pool()
+                pool.fails = fails
+                leadership = DetachedLeadership(pool, "e", **self.handlers())
+                self.addCleanup(leadership.close)
+                leadership.start()
+                time.sleep(2.0)
+                self.assertIn(pool.asked, range(3, 9))
+                self.assertTrue(leadership.state.startswith("unreachable: "), leadership.state)
+                leadership.close()
 
     # --- signals and forks
 

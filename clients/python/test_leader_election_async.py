@@ -217,12 +217,24 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
 
     async def test_fake_whose_handler_raises(self):
         fake = self.fake(on_elected=lambda term: 1 / 0)
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             await fake.elect()
         self.assertEqual([event for event, _ in self.told], ["lost", "error"])
         self.assertEqual(self.told[0], ("lost", "error"))
         with self.assertRaises(ZeroDivisionError):
             await fake.wait()
+
+    async def test_log(self):
+        with self.assertLogs("leader_election", "INFO") as logs:
+            fake = self.fake()
+            await fake.elect(7)
+            await fake.lose()
+            async with SoleLeadership("e"):
+                pass
+        self.assertEqual([record.getMessage() for record in logs.records],
+                         ['elected leader of "e", term 7',
+                          'lost leadership of "e", term 7: connection lost',
+                          'elected leader of "e"', 'lost leadership of "e": closed'])
 
     async def test_fake_fence_and_close(self):
         fake = self.fake()
@@ -278,7 +290,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             self.told.append(self.pool.sent[-1])
         async with self.detached(self.leading, on_lost=on_lost, call_timeout=0.2) as detached:
             await detached.wait()
-            with self.assertLogs("leader_election") as logs:
+            with self.assertLogs("leader_election", "WARNING") as logs:
                 await detached.resign()
                 await self.until(lambda: len(self.told) == 2)
         self.assertIn("has not returned", logs.output[0])
@@ -330,7 +342,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                              (cancelled, "unhealthy"), (hangs, "expired")):
             check = [lambda: True]
             detached = self.detached(self.leading, health_check=lambda: check[0]())
-            with self.assertLogs("leader_election"):
+            with self.assertLogs("leader_election", "WARNING"):
                 async with detached:
                     await detached.wait()
                     check[0] = sick
@@ -363,7 +375,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             if call == "renew":
                 raise OSError("down")
             return await self.leading(call)
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with self.detached(failing) as detached:
                 await detached.wait()
                 began = time.monotonic()
@@ -373,7 +385,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
     async def test_timeout_destroys_the_connection(self):
         async def hangs(call):
             await asyncio.sleep(60)
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with self.detached(hangs, call_timeout=0.1):
                 await self.until(lambda: self.pool.terminated == 1)
 
@@ -423,7 +435,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                 raise asyncpg.InvalidSchemaNameError("no schema")
             return await self.leading(call)
         created = []
-        with self.assertLogs("leader_election") as logs:
+        with self.assertLogs("leader_election", "WARNING") as logs:
             async with self.detached(missing, refusal_timeout=0.05) as detached:
                 await self.until(lambda: len(self.pool.sent) >= 6)
                 self.assertEqual(detached.state, "refused: 3F000 no schema (CREATE EXTENSION "
@@ -439,7 +451,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             if call == "pg_is_in_recovery":
                 return "f\n"
             raise asyncpg.InvalidParameterValueError("rank", "more")
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with self.detached(wrong, refusal_timeout=0.3) as detached:
                 began = time.monotonic()
                 await self.until(lambda: detached.state.startswith("refused: 22023"))
@@ -456,7 +468,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             if call == "pg_is_in_recovery":
                 return "t\n"
             raise asyncpg.InvalidParameterValueError("what it had heard of once")
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with self.detached(standby, refusal_timeout=0.05) as detached:
                 await self.until(lambda: len(self.pool.sent) >= 6)
                 self.assertEqual(detached.state, "unreachable: this server is a standby")
@@ -469,7 +481,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             if call == "pg_is_in_recovery":
                 return next(answers) + "\n"
             raise asyncpg.InvalidParameterValueError("no")
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with self.detached(answer, refusal_timeout=0.3) as detached:
                 with self.assertRaises(asyncpg.InvalidParameterValueError):
                     await asyncio.wait_for(detached.wait(), 20)
@@ -480,7 +492,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             if call == "pg_is_in_recovery":
                 raise asyncpg.ConnectionDoesNotExistError("closed")
             raise asyncpg.InvalidPasswordError("wrong")
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with self.detached(refused, refusal_timeout=0.2) as detached:
                 with self.assertRaises(asyncpg.InvalidPasswordError):
                     await detached.wait()
@@ -497,7 +509,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             yield
         detached = DetachedLeadership(refused, "e", refusal_timeout=0.3)
         began = time.monotonic()
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with detached:
                 with self.assertRaises(asyncpg.InvalidPasswordError):
                     await detached.wait()
@@ -510,7 +522,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                 return await self.leading(call)
             raise OSError("down")
         leads = [True]
-        with self.assertLogs("leader_election") as logs:
+        with self.assertLogs("leader_election", "WARNING") as logs:
             async with self.detached(down) as detached:
                 await detached.wait()
                 leads.clear()
@@ -536,7 +548,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         async def fails_once(call):
             if len(self.pool.sent) == 3:
                 raise OSError("down")
-        with self.connecting({}), self.assertLogs("leader_election"):
+        with self.connecting({}), self.assertLogs("leader_election", "WARNING"):
             async with self.detached(fails_once, listen={"host": "a", "hostaddr": "::1"},
                                      interval=0.01):
                 await self.until(lambda: len(self.attempts) == 2)
@@ -549,7 +561,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         async def fails_often(call):
             if len(self.pool.sent) % 3 == 0:
                 raise OSError("down")
-        with self.connecting(OSError("no")), self.assertLogs("leader_election"):
+        with self.connecting(OSError("no")), self.assertLogs("leader_election", "WARNING"):
             async with self.detached(fails_often, listen={"host": "a", "hostaddr": "::1"},
                                      interval=0.01):
                 await self.until(lambda: len(self.pool.sent) > 6)
@@ -583,18 +595,19 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
     async def test_standby_refuses(self):
         """[refused by the standby] It goes on with the other one, for as long as it takes."""
         refusal = asyncpg.InvalidAuthorizationSpecificationError("no line in pg_hba.conf")
-        with self.connecting(refusal, OSError("down")), self.assertLogs("leader_election"):
+        with self.connecting(refusal, OSError("down")), \
+                self.assertLogs("leader_election", "WARNING"):
             async with self.session(refusal_timeout=0.2) as session:
                 await self.until(lambda: len(self.attempts) >= 8)
                 self.assertTrue(session.state.startswith(("unreachable: down", "refused: 28000")))
         self.assertEqual(self.told, [])
-        with self.connecting(refusal, {}), self.assertLogs("leader_election"):
+        with self.connecting(refusal, {}), self.assertLogs("leader_election", "WARNING"):
             async with self.session(refusal_timeout=0.0) as session:
                 self.assertEqual(await session.wait(), 7)
 
     async def test_all_refuse(self):
         with self.connecting(asyncpg.InvalidPasswordError("wrong")), \
-                self.assertLogs("leader_election") as logs:
+                self.assertLogs("leader_election", "WARNING") as logs:
             began = time.monotonic()
             async with self.session(refusal_timeout=0.5) as session:
                 await self.until(lambda: session.state == "refused: 28P01 wrong")
@@ -614,7 +627,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
     async def test_refused_campaign(self):
         """That join() succeeds each time is no break in the refusals of campaign()."""
         with self.connecting({"campaign": asyncpg.FeatureNotSupportedError("no")}), \
-                self.assertLogs("leader_election"):
+                self.assertLogs("leader_election", "WARNING"):
             async with self.session(refusal_timeout=0.3) as session:
                 with self.assertRaises(asyncpg.FeatureNotSupportedError):
                     await asyncio.wait_for(session.wait(), 10)
@@ -622,7 +635,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
     async def test_campaign_that_is_refused_for_now(self):
         """That join() succeeds each time is no end of the trouble."""
         says = {"campaign": asyncpg.InsufficientPrivilegeError("no")}
-        with self.connecting(says), self.assertLogs("leader_election") as logs:
+        with self.connecting(says), self.assertLogs("leader_election", "WARNING") as logs:
             async with self.session() as session:
                 await self.until(lambda: self.sent.count("campaign") == 4)
                 self.assertEqual(len(logs.output), 1, logs.output)
@@ -634,7 +647,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
     async def test_pooler(self):
         """[pooler] Nothing is set, and the error is final."""
         behind = {"pg_backend_pid": "2\tf\t-1\t60000\n"}
-        with self.connecting(behind), self.assertLogs("leader_election"):
+        with self.connecting(behind), self.assertLogs("leader_election", "WARNING"):
             async with self.session() as session:
                 with self.assertRaisesRegex(LeadershipError, "this is a pooler") as raised:
                     await session.wait()
@@ -654,7 +667,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                          [5, 5, 0.8, 0.2, 4.800000000000001, 5])
         self.assertEqual(fit(1.0, slice=7.0), 7.0)
         self.assertEqual(fit(-0.001, 1.0, pooler="session"), 0.8)
-        with self.assertLogs("leader_election") as logs:
+        with self.assertLogs("leader_election", "WARNING") as logs:
             session = self.session()
             self.assertEqual([session._fit_slice(0.2, 0.0) for _ in "ab"], [5, 5])
         self.assertEqual(len(logs.output), 1)
@@ -748,7 +761,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             for candidate in self.session(call_timeout=0.05), detached:
                 with self.subTest(kind=type(candidate).__name__):
                     late.clear()
-                    with self.assertLogs("leader_election"):
+                    with self.assertLogs("leader_election", "WARNING"):
                         async with candidate:
                             await self.until(lambda: late)
                     await asyncio.wait([candidate._engine])
@@ -772,7 +785,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         raise ValueError("boom")
 
     async def test_elected_raises(self):
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             detached = await self.handled("elected", self.boom)
             with self.assertRaisesRegex(ValueError, "boom"):
                 await detached.wait(60)
@@ -784,7 +797,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(detached.state, "failed: ValueError boom")
 
     async def test_lost_raises(self):
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             detached = await self.handled("lost", self.boom)
             await detached.wait()
             await detached.resign()
@@ -797,7 +810,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         async def asked(call):
             return "7\t15000\tt\n" if call == "acquire" else await self.leading(call)
         detached = self.detached(asked, on_yield=lambda term: 1 / 0)
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with detached:
                 await self.until_told(("lost", "yielded"))
                 self.assertEqual(detached.state, "standing")
@@ -912,7 +925,7 @@ finally:
             self.assertIn(f"-{os.getpid()}-", detached.candidate)
 
     async def test_refused_connection_is_tried_again(self):
-        with self.assertLogs("leader_election"):
+        with self.assertLogs("leader_election", "WARNING"):
             async with Leadership({"host": "127.0.0.1", "port": 1}, "e") as leadership:
                 self.assertIsNone(await leadership.wait(0.3))
                 self.assertRegex(leadership.state, "^unreachable: .*refused|Connect")
@@ -974,6 +987,33 @@ finally:
         with mock.patch.object(loop, "create_connection", mock.Mock()) as dialled:
             arguments["loop"].create_connection(None, "cluster", 5432)
         dialled.assert_called_once_with(None, "192.0.2.2", 5432)
+
+    async def test_an_outage_of_name_lookup(self):
+        """begins the time of the refusals of that name's addresses anew."""
+        async def getaddrinfo(host, port, **_):
+            if host == "db" and not works:
+                raise OSError("temporary failure")
+            return [(0, 0, 0, "", (f"1.1.{len(host)}.{last}", 0)) for last in (1, 2)]
+
+        async def verdict():
+            """After one more round."""
+            for _ in range(4 if works else 3):
+                address = await addresses.next()
+                addresses.refused(address, no if address.hostaddr else OSError("no such host"))
+            self.assertEqual(addresses.left, [])
+            return addresses.verdict()
+        no, works = asyncpg.InvalidPasswordError("no"), True
+        addresses = leader_election_async._Addresses(
+            0.1, *leader_election_async._read("postgresql://db,other"))
+        with mock.patch.object(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo):
+            self.assertIsNone(await verdict())
+            await asyncio.sleep(0.11)
+            works = False
+            self.assertIsNone(await verdict())
+            works = True
+            self.assertIsNone(await verdict(), "db has refused only just now")
+            await asyncio.sleep(0.11)
+            self.assertIs(await verdict(), no)
 
     async def test_name_that_cannot_be_looked_up(self):
         """No error: it would end the task that listens. The connection to it fails."""

@@ -18,7 +18,6 @@ Django's own connections, which it closes, reuses and hands from thread to threa
 
 import atexit
 import functools
-import logging
 import os
 import threading
 
@@ -29,7 +28,6 @@ from psycopg.pq import Conninfo
 
 from leader_election import DetachedLeadership, NotLeader
 
-log = logging.getLogger("leader_election")
 _lock = threading.Lock()
 _standing = {}      # leaderships, by process and election: those of a parent stand for nobody here
 
@@ -62,17 +60,6 @@ def database():
     return _settings()["database"]
 
 
-def _logged(text, election, handler):
-    """A handler that logs at INFO what it is told, and then tells the one of the settings."""
-
-    def tell(value):
-        log.info(text, election, value)
-        if handler:
-            handler(value)
-
-    return tell
-
-
 def leadership(election):
     """The leadership of this process in an election. It begins to stand with the first call, in a
     forked child anew: make that in what serves or works, not when modules are loaded, or the parent
@@ -82,9 +69,6 @@ def leadership(election):
         if key not in _standing:
             options = _settings()
             pool = Connections(options.pop("database"))
-            for event, text in (("on_elected", "election %r: leads in term %s"),
-                                ("on_lost", "election %r: lost, %s")):
-                options[event] = _logged(text, election, options.get(event))
             _standing[key] = DetachedLeadership(pool, election, **options).start()
             atexit.register(_standing[key].close)
         return _standing[key]
