@@ -20,7 +20,8 @@ the calls and the connections. Tasks of ours, in the application's loop; one of 
 that is cancelled takes none of them with it:
 
   the engine        makes all calls to the server, one after the other. It sees the deadline of a
-                    leadership go by: calls end then, and rests look each second.
+                    leadership go by: calls end then, and each second it looks, whatever it
+                    waits for.
   the teller        calls the handlers, one after the other: so a slow handler holds up no renewal.
                     There is one while there is something to tell.
 
@@ -164,9 +165,11 @@ class _Candidate(core.Candidate):
     async def _await(self, condition, seconds=None):
         """Until the condition holds, or the time is over; returns what the condition says then. It
         is asked when a task rings, and each second: the timers of the loop stand still while the
-        machine sleeps."""
+        machine sleeps. For the same reason we look each second whether an event is due, "lost" by
+        the clock, whatever the engine waits for."""
         until = time.monotonic() + (1e9 if seconds is None else seconds)
         while not (value := condition()) and time.monotonic() < until:
+            self._begin_teller()
             bell = asyncio.get_running_loop().create_future()
             self._bells.append(bell)
             try:
@@ -176,11 +179,14 @@ class _Candidate(core.Candidate):
         return value
 
     def _ring(self):
-        """Something has changed: wake all that wait, and begin a teller, if an event is due and
-        none runs."""
+        """Something has changed: wake all that wait, and tell what is due."""
         for bell in self._bells:
             if not bell.done():
                 bell.set_result(None)
+        self._begin_teller()
+
+    def _begin_teller(self):
+        """If an event is due, and none runs."""
         if self._due() and not _runs(self._teller):
             self._teller = asyncio.ensure_future(self._run_teller())
             self._teller.add_done_callback(_seen)
@@ -332,7 +338,9 @@ class _Standing(_Candidate, core.Engine):
         task = asyncio.ensure_future(work)
         task.add_done_callback(self._on_done)
         try:
-            await self._await(lambda: task.done() or stop and self._closing, until - self._now())
+            await self._await(
+                lambda: task.done() or stop and self._closing or self._now() >= until,
+                until - self._now())
             if task.done() and not task.cancelled():
                 return task.result()
             if stop:

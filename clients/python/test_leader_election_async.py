@@ -124,6 +124,11 @@ class Connection:
         self.executed.append(sql)
 
 
+def short_rests(engine, sent, row):
+    """A grant that is renewed after 0.1 s, and ends after a minute."""
+    return leader_election_async.core.Grant(int(row[0]), sent + 60.0, 0.1, False) if row else None
+
+
 class Tests(Told, unittest.IsolatedAsyncioTestCase):
     fake_class = FakeLeadership
 
@@ -179,6 +184,42 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             slept[0] = 90.0
             self.assertIsNone(detached.term)
             await self.until_told(("lost", "expired"))
+
+    async def test_machine_slept_beside_a_call(self):
+        """Just before it begins, or while it hangs: "lost" does not wait for its end."""
+        class Sleepy(DetachedLeadership):
+            slept, when = 0.0, None
+
+            def _now(self):
+                return time.monotonic() + self.slept
+
+            def _until(self, more=0.0):
+                if self.when == "before" and self.leads:
+                    self.slept = 90.0
+                return super()._until(more)
+
+        async def suspended(when, what):
+            async def hangs(call):
+                if call == what and sleepy.changes:
+                    sleepy.slept = 90.0
+                    await asyncio.sleep(60)
+                return call == "check" or await long_lease(call)
+            told = []
+            pool = Pool(hangs)
+            sleepy = Sleepy(pool, "e", call_timeout=50.0, on_lost=told.append,
+                            health_check=lambda: hangs("check"))
+            async with sleepy:
+                sleepy.when = when
+                await self.until(lambda: told and (when == "before" or "release" in pool.sent))
+                sleepy._engine.cancel()     # else close() waits for the call
+            return told
+
+        async def long_lease(call):
+            return "7\t60000\tf\n" if call in ("acquire", "renew") else "t\n"
+        cases = [(when, what) for when in ("before", "during") for what in ("check", "renew")]
+        with mock.patch.object(leader_election_async.core.Engine, "_grant_of", short_rests):
+            told = await asyncio.gather(*(suspended(*case) for case in cases))
+        self.assertEqual(told, [["expired"]] * 4)
 
     async def test_yield(self):
         fake = self.fake()
