@@ -19,6 +19,7 @@ kind, election, candidate = sys.argv[1:]
 env = os.environ.get
 last_turn = time.monotonic()
 misbehaved = []         # what HANDLER asks for is done once
+closing = []            # the tasks of close()
 last_state = None
 
 
@@ -75,7 +76,7 @@ def read_commands(loop, main_task):
         elif words == ["say"]:
             leadership.set_metadata("said")
         elif words == ["close"]:
-            loop.call_soon_threadsafe(main_task.cancel)
+            loop.call_soon_threadsafe(stop, main_task)
         elif words[:1] == ["hang"]:
             loop.call_soon_threadsafe(time.sleep, float(words[1]) / 1000)    # the whole loop
 
@@ -176,6 +177,12 @@ async def work_while_leading():
         await asyncio.sleep(0.02)
 
 
+def stop(main_task):
+    """close(), too: asyncpg 0.27 may lose a cancellation that comes just as write() connects."""
+    closing.append(asyncio.ensure_future(leadership.close()))
+    main_task.cancel()
+
+
 async def main():
     global leadership, candidate
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -183,7 +190,7 @@ async def main():
     if env("DEFAULT_NAME"):
         candidate = leadership.candidate
         say("name", candidate)
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    loop.add_signal_handler(signal.SIGTERM, stop, task)
     threading.Thread(target=read_commands, args=(loop, task), daemon=True).start()
     say("ready")
     try:
