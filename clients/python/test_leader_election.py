@@ -354,8 +354,7 @@ class Tests(Logged, unittest.TestCase):
 
         def getaddrinfo(host, port, **_):
             return [(0, 0, 0, "", (ip, 0)) for ip in ips.get(host, ["0.0.0.0"])]
-        others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        with mock.patch.dict(os.environ, others | environment, clear=True), \
+        with mock.patch.dict(os.environ, environment), \
                 mock.patch("socket.getaddrinfo", getaddrinfo):
             addresses = leader_election._Addresses(30.0, psycopg.conninfo.conninfo_to_dict(where))
             return [tuple(params[key] for key in keys)
