@@ -437,7 +437,8 @@ class Candidate extends EventEmitter {
       const lead = { ...grant, over: new AbortController(), asked: false, job: null }
       this._lead = lead
       this.changes++
-      this._tell('elected', lead.term, () => this._beginWork(lead), `elected ${this._words(lead)}`)
+      const line = `elected leader of ${this._named(lead)}`
+      this._tell('elected', lead.term, () => this._beginWork(lead), line)
       this._wake()
     }
     Object.assign(this._lead, grant)
@@ -456,7 +457,8 @@ class Candidate extends EventEmitter {
     this._lead = null
     lead.over.abort()
     this._wake()
-    const told = this._tell('lost', reason, () => lead.job, `lost ${this._words(lead, reason)}`)
+    const line = `lost leadership of ${this._named(lead)}: ${reason}`
+    const told = this._tell('lost', reason, () => lead.job, line)
     within(told, this._callTimeout).catch(() => this._log('a handler or the work has not ended'))
     return told
   }
@@ -506,13 +508,15 @@ class Candidate extends EventEmitter {
 
   // --- the engine: what the application does
 
-  /** For the log, the same in all languages. */
-  _words({ term }, reason) {
-    const what = reason ? 'leadership' : 'leader'
-    return `${what} of "${this.election}"${term === null ? '' : `, term ${term}`}${reason ? `: ${reason}` : ''}`
+  /** A leadership, in the log. Its lines are the same in all languages. */
+  _named({ term }) {
+    return term === null ? `"${this.election}"` : `"${this.election}", term ${term}`
   }
 
-  /** Logs a line, calls the handlers of an event, then `last`, when all that was told before has ended. */
+  /**
+   * When all that was told before has ended: logs the line, calls the handlers of an event, then
+   * `last`.
+   */
   _tell(event, argument, last = noop, line = null) {
     this._queue = this._queue.then(async () => {
       if (line) this._logTerm(line)

@@ -16,6 +16,12 @@ const clients = require('./leader_election.js')
 const { Addresses } = require('./leader_election_base.js')
 const { DetachedLeadership, FakeLeadership, Leadership, NotLeader, SoleLeadership } = clients
 
+// What a client, or pg, reads of the environment is no test's, but for those with a server.
+const READ = /^(PG|KUBERNETES_|POD_NAME$|HOSTNAME$)/
+const ofServer = Object.fromEntries(Object.entries(process.env).filter(([name]) => READ.test(name)))
+for (const name of Object.keys(ofServer)) delete process.env[name]
+process.env.PGPASSFILE = os.devNull
+
 const noop = () => {}
 
 async function until(condition) {
@@ -1197,7 +1203,7 @@ test('a session: 55P03 and 57014 of a renewal leave the leadership as it is', as
 /** With these variables instead of PG... for as long as the code runs. */
 async function withEnv(variables, code) {
   const before = { ...process.env }
-  for (const name of Object.keys(process.env)) if (/^PG|^KUBERNETES|^POD_|^HOSTNAME/.test(name)) delete process.env[name]
+  for (const name of Object.keys(process.env)) if (READ.test(name)) delete process.env[name]
   Object.assign(process.env, variables)
   try {
     return await code()
@@ -1366,7 +1372,7 @@ async function fencedWrite(leadership, pool) {
 }
 
 for (const kind of ['Leadership', 'DetachedLeadership']) {
-  test(`${kind}, with a server: run() hands over when the work has ended`, server, async () => {
+  test(`${kind}, with a server: run() hands over when the work has ended`, server, () => withEnv(ofServer, async () => {
     const order = []
     const forever = (leads) => async (term, signal, pool) => {
       await fencedWrite(leads(), pool)
@@ -1383,9 +1389,9 @@ for (const kind of ['Leadership', 'DetachedLeadership']) {
     await two.end()
     assert.deepStrictEqual(order, ['one begins', 'one lost: closed', 'one ends',
       'two begins', 'two lost: closed', 'two ends'])
-  })
+  }))
 
-  test(`${kind}, with a server: run() goes on in another term after each way to lose`, server, async () => {
+  test(`${kind}, with a server: run() goes on in another term after each way to lose`, server, () => withEnv(ofServer, async () => {
     const order = []
     const terms = []
     const leadership = worker(kind, order, 'one', async (term, signal, pool) => {
@@ -1404,9 +1410,9 @@ for (const kind of ['Leadership', 'DetachedLeadership']) {
     assert.ok(terms[0] < terms[1] && terms[1] < terms[2], String(terms))
     assert.deepStrictEqual(order.filter((text) => text.includes('lost')),
       ['one lost: resigned', 'one lost: not renewed', 'one lost: closed'])
-  })
+  }))
 
-  test(`${kind}, with a server: work that fails is the end, and another leads`, server, async () => {
+  test(`${kind}, with a server: work that fails is the end, and another leads`, server, () => withEnv(ofServer, async () => {
     const order = []
     const one = worker(kind, order, 'one', async () => {
       throw new Error('work')
@@ -1418,7 +1424,7 @@ for (const kind of ['Leadership', 'DetachedLeadership']) {
     await two.end()
     await assert.rejects(one.end(), { message: 'work' })
     assert.ok(order.includes('one lost: error'))
-  })
+  }))
 }
 
 test('can be imported as a module', async () => {
