@@ -371,6 +371,8 @@ class Engine(Candidate):
             return
         if isinstance(error, LoginFailed):
             verdict = self._addresses.verdict()
+            if not self._BOUND or self._addresses.is_at_primary():
+                self._refused_since = None      # another word of where that refusal came from
         elif isinstance(error, self._PooledError):
             verdict = error
         elif not sqlstate.startswith(LASTING):
@@ -583,6 +585,9 @@ class Addresses:
         """The address that was taken last is the primary's: this round is over, and the next one
         begins with it."""
         self._primary, self.left = self._last, []
+
+    def is_at_primary(self):
+        return self._last is not None and self._last == self._primary
 
     def verdict(self):
         """The error that ends us: if the last word of every address is a refusal, and has been for

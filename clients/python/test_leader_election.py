@@ -704,6 +704,21 @@ class Tests(Logged, unittest.TestCase):
         self.assertIsNone(leadership._closing)
         self.assertEqual(len(self.lines), 2, "trouble that comes and goes is no news")
 
+    def test_a_refusal_with_an_outage(self):
+        """of its address is one with a break; that another address is down is none."""
+        refusal = psycopg.errors.InvalidParameterValue("no")
+        for where, ends in (("host=/a", False), ("host=/a,/b", True)):
+            session = Leadership(where, "e", refusal_timeout=0.1)
+            session._addresses.next()
+            session._addresses.found_primary()
+            session._judge(refusal)
+            time.sleep(0.11)
+            while session._addresses.next().host != where[-2:]:
+                pass
+            session._judge(core.LoginFailed(psycopg.OperationalError("down")))
+            session._judge(refusal)
+            self.assertEqual(session._error is refusal, ends, where)
+
     def test_a_refusal_passes(self):
         """As after a restore, or a GRANT: the client goes on."""
         refuse = threading.Event()
