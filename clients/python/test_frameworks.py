@@ -299,7 +299,7 @@ class Django(Processes, unittest.TestCase):
         self.until(lambda: self.leader() == "a")
         self.lead("b")
         self.until(lambda: self.worked()["b"] >= 2)
-        self.assertIn("election 'reports': lost, unhealthy\n", self.said("a"))
+        self.assertRegex(self.said("a"), r'lost leadership of "reports", term \d+: unhealthy\n')
         self.assertEqual(self.worked()["a"], 0)
         self.end("a", signal.SIGKILL)
         self.end("b", signal.SIGTERM)
