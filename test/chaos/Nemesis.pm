@@ -581,7 +581,7 @@ my %faults = (
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 	'hold twin election' => [ \&hold_twin,                              2,  0,  4 ],
 );
-my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1, back => 3, linear => 1);
+my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1, back => 3, linear => 1, day => 1);
 
 # What there is not in the portable edition; and what it does not promise to survive:
 # see cancel_sync_waits().
@@ -590,7 +590,12 @@ my $EXTENSION = qr/worker|seat|pause|drain|group|twin|extension|cancel/;
 # What makes an answer less than exact, and is allowed to: see ../linear/README.md.
 my $INEXACT = qr/^(?:cancel waits|lock table|maintenance|alter group|recreate|hold twin)/;
 
-# Does one thing, chosen at random. In a narrow round, nothing that hits a whole server.
+# What there is not in a day of one server; and what changes the elections for good:
+# the end of it is compared with the beginning.
+my $NOT_IN_A_DAY = qr/walsender|walreceiver|standby|replication|failover|full disk|clock|group|seat|twin|alter|extension/;
+
+# Does one thing, chosen at random. In a narrow round, nothing that hits a whole server;
+# and nothing that hits the worker, if that is what $narrow says.
 sub inject
 {
 	my ($profile, $narrow) = @_;
@@ -602,6 +607,8 @@ sub inject
 	$chosen{'set clock'} = [ sub { set_clock(1) }, 6 ] if $profile eq 'back';
 	delete @chosen{ grep { /$EXTENSION/ } keys %chosen } if $edition eq 'portable';
 	delete @chosen{ grep { /$INEXACT/ } keys %chosen } if $profile eq 'linear';
+	delete @chosen{ grep { /$NOT_IN_A_DAY/ } keys %chosen } if $profile eq 'day';
+	delete @chosen{ grep { /worker/ } keys %chosen } if $narrow && $narrow eq 'worker';
 	delete @chosen{ grep { /$WIDE/ } keys %chosen } if $narrow;
 
 	my $left = rand(sum(map { $_->[1] } values %chosen));

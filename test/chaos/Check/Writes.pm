@@ -30,7 +30,7 @@ sub check_writes
 	{
 		my $highest = [ 0, 0, '' ];
 
-		foreach my $row (sort { $a->[1] <=> $b->[1] } @{ $rows{$election} })
+		foreach my $row (sort { $a->[1] <=> $b->[1] } grep { $_->[1] ne '' } @{ $rows{$election} })
 		{
 			last unless $wall_clock;
 			violation('fenced row', "$election: $row->[2] of term $row->[0] was committed at $row->[1], after $highest->[2] of term $highest->[0] at $highest->[1]")
@@ -62,8 +62,9 @@ sub check_writes
 
 sub check_resource
 {
-	my %highest;
+	my (%highest, %claims);
 
+	push @{ $claims{"$_->{election} $_->{term}"} }, $_ foreach @claims;
 	foreach (lines("$out/resource"))
 	{
 		my ($answer, $election, $term, $candidate, $sent, $received) = split / /;
@@ -78,9 +79,8 @@ sub check_resource
 			next;
 		}
 		violation('outside resource', "$election: $candidate was denied in term $term at $sent, although it led: " . describe($_))
-		  foreach grep { $_->{election} eq $election && $_->{term} == $term
-			  && $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $received
-			  && !cannot_know($_, $sent) } @claims;
+		  foreach grep { $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $received
+			  && !cannot_know($_, $sent) } @{ $claims{"$election $term"} // [] };
 	}
 	return;
 }
