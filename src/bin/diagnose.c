@@ -128,7 +128,7 @@ print_finding(const PGresult *findings, int row, int columns)
 	if (row == 0 || strcmp(PQgetvalue(findings, row, COL_ELECTION),
 						   PQgetvalue(findings, row - 1, COL_ELECTION)) != 0)
 		printf("%s%s%s%s\n", row > 0 ? "\n" : "", paint_begin(PAINT_HEAD),
-			   text_show(PQgetvalue(findings, row, COL_ELECTION)),
+			   text_lend(text_quote_blank(text_printable(PQgetvalue(findings, row, COL_ELECTION)))),
 			   paint_end(PAINT_HEAD));
 	printf("  %s%s%s", paint_begin(paint), text_fit(severity, INDENT - 4),
 		   paint_end(paint));

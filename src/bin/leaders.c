@@ -41,14 +41,15 @@ leaders_number(Page *p)
 }
 
 /*
- * Return the colour of the leader of a term, lent.
+ * Return the colour of the leader of a term, lent.  How light it is depends on
+ * the paper (style.c).
  */
 const char *
 leaders_colour(const Page *p, int row)
 {
 	int			hue = (int) (FIRST_HUE + HUE_STEP * (p->leader[row] - 1)) % 360;
 
-	return text_lend(psprintf("hsl(%d,55%%,40%%)", hue));
+	return text_lend(psprintf("hsl(%d,55%%,var(--chip))", hue));
 }
 
 /*

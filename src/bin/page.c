@@ -22,7 +22,7 @@
 const char *
 page_text(const char *text)
 {
-	char	   *shown = text_printable(text);
+	char	   *shown = text_quote_blank(text_printable(text));
 	char	   *html = text_html(shown);
 
 	pg_free(shown);
@@ -117,10 +117,15 @@ page_duration(double seconds)
 const char *
 page_shorten(const char *text, int columns)
 {
-	const char *shown = text_show(text);
+	char	   *shown = text_lend(text_quote_blank(text_printable(text)));
+	int			length;
 
 	if (text_width(shown) <= columns)
 		return page_text(text);
-	return text_lend(psprintf("%s&#x2026;",
-							  page_text(text_fit(shown, columns - 1))));
+	shown = text_fit(shown, columns - 1);
+	/* Where half of a wide character would be left, it is filled up. */
+	length = strlen(shown);
+	while (length > 0 && shown[length - 1] == ' ')
+		shown[--length] = '\0';
+	return text_lend(psprintf("%s&#x2026;", text_lend(text_html(shown))));
 }

@@ -144,6 +144,7 @@ extern char *text_printable(const char *text);
 extern void text_set(char **text, const char *value);
 extern char *text_lend(char *text);
 extern char *text_show(const char *text);
+extern char *text_quote_blank(char *shown);
 extern char *text_printable_lines(const char *text);
 extern char *text_json(const char *text);
 extern int	text_width(const char *text);

@@ -128,7 +128,7 @@ draw_text(Page *p, const char *text, int x, int y, const char *class,
 {
 	int			columns = (int) ((width / 100 * WIDTH - x - 7) / LETTER);
 
-	if (columns < Min(4, (int) strlen(text)))
+	if (columns < Min(4, text_width(text_show(text))))
 		return;
 	appendPQExpBuffer(&p->html, "<text class=\"%s\" x=\"%d\" y=\"%d\">%s</text>", class, x, y,
 					  page_shorten(text, columns));

@@ -128,8 +128,10 @@ is_left_out(const Table *t, int row)
 static char *
 cell(const Table *t, int row, int column)
 {
-	return text_show(row < 0 ? PQfname(t->result, column) :
-					 PQgetvalue(t->result, row, column));
+	char	   *text = text_printable(row < 0 ? PQfname(t->result, column) :
+									  PQgetvalue(t->result, row, column));
+
+	return text_lend(text_quote_blank(text));
 }
 
 static void

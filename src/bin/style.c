@@ -6,7 +6,11 @@
  * Invariant: colours alone mean nothing, since not everybody sees them, and not
  * every printer has them: a term has a class for how it ended (reason.c), with
  * a colour and a pattern.  --tint is behind text, --strong beside it.  What is
- * printed is light.
+ * printed is light.  Text can be read: it has a contrast of 4.5 (WCAG, AA), also
+ * on the chip of each hue.
+ *
+ * A name can have any number of marks above its letters (overflow:clip), and
+ * blanks that count (white-space).
  *
  *-------------------------------------------------------------------------
  */
@@ -16,12 +20,13 @@ const char	page_style[] =
 ":root{color-scheme:light dark;--page:#fff;--ink:#1c2126;--quiet:#5c6670;"
 "--rule:#dfe3e8;--leads:#d5eddd;--leads2:#24733f;--given:#dbe7f6;"
 "--given2:#2b65a8;--lost:#fbe2d2;--lost2:#a9470f;--failover:#eadff6;"
-"--failover2:#7440a8;--dropped:#e4e6e9;--dropped2:#59636e}\n"
+"--failover2:#7440a8;--dropped:#e4e6e9;--dropped2:#59636e;"
+"--chip:30%;--number:#fff}\n"
 "@media screen and (prefers-color-scheme:dark){:root{--page:#14171b;"
 "--ink:#e6e9ed;--quiet:#9aa4ae;--rule:#2b3138;--leads:#1b4029;"
 "--leads2:#7ad39a;--given:#1e3655;--given2:#86b6ef;--lost:#4b2c19;"
 "--lost2:#f2a878;--failover:#3b2953;--failover2:#caa6f3;--dropped:#31373e;"
-"--dropped2:#a7b0b9}}\n"
+"--dropped2:#a7b0b9;--chip:70%;--number:#14171b}}\n"
 "*{box-sizing:border-box}\n"
 "body{margin:0 auto;padding:2rem 2.5rem 3rem;max-width:84rem;background:var(--page);"
 "color:var(--ink);font:15px/1.45 system-ui,\"Segoe UI\",Roboto,\"Noto Sans\","
@@ -29,7 +34,8 @@ const char	page_style[] =
 "h1{font-size:1.5rem;font-weight:600;line-height:1.25;margin:0 0 .25rem}\n"
 "h2{font-size:1.1rem;font-weight:600;margin:2.5rem 0 .5rem}\n"
 "p{margin:.25rem 0}\n"
-"bdi{unicode-bidi:isolate}\n"
+"bdi{display:inline-block;max-width:100%;overflow:clip;unicode-bidi:isolate;"
+"white-space:pre-wrap}\n"
 ".quiet{color:var(--quiet)}\n"
 ".note{border-left:3px solid var(--lost2);padding-left:.75rem;margin-top:1rem}\n"
 ".lane{margin:0;padding:.6rem 0 .5rem;break-inside:avoid}\n"
@@ -39,7 +45,7 @@ const char	page_style[] =
 ".lane figcaption span{color:var(--quiet);font-size:.87rem}\n"
 "svg{display:block;overflow:visible}\n"
 "svg svg{overflow:hidden}\n"
-"text{fill:var(--ink);font-size:12.5px;unicode-bidi:isolate}\n"
+"text{fill:var(--ink);font-size:12.5px;unicode-bidi:isolate;white-space:pre}\n"
 "text.small{font-size:11px}\n"
 ".axis text,.vacant text{fill:var(--quiet);font-size:11.5px}\n"
 ".axis .day{fill:var(--ink)}\n"
@@ -59,7 +65,7 @@ const char	page_style[] =
 ".vacant rect{fill:none;stroke:var(--quiet);stroke-dasharray:3 3}\n"
 ".epoch path{fill:var(--failover2)}\n"
 ".epoch line{stroke:var(--failover2);stroke-width:2;stroke-dasharray:2 2}\n"
-"svg.chip text,g.term .chip text{fill:#fff;stroke:none;font-size:11px;font-weight:600}\n"
+"svg.chip text,g.term .chip text{fill:var(--number);stroke:none;font-size:11px;font-weight:600}\n"
 ".key{margin-top:1.25rem;font-size:.93rem}\n"
 ".key span{white-space:nowrap;margin-left:.9rem}\n"
 ".key svg{display:inline-block;vertical-align:-1px}\n"

@@ -42,6 +42,16 @@ static const struct
 	{0xE0000, 0xE0FFF}
 };
 
+/* Characters of Unicode that are blank */
+static const struct
+{
+	pg_wchar	first;
+	pg_wchar	last;
+}			blank[] = {
+	{' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A},
+	{0x202F, 0x202F}, {0x205F, 0x205F}, {0x2800, 0x2800}, {0x3000, 0x3000}
+};
+
 /*
  * Set the encoding of all texts from now on.
  */
@@ -195,6 +205,43 @@ char *
 text_show(const char *text)
 {
 	return text_lend(text_printable(text));
+}
+
+static bool
+is_blank(pg_wchar c)
+{
+	for (int i = 0; i < lengthof(blank); i++)
+	{
+		if (c >= blank[i].first && c <= blank[i].last)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A printable text that is to be read on its own: put it in quotes if it begins
+ * or ends with a blank, which could not be seen.  Take over the text, and return
+ * one to be freed by the caller.
+ */
+char *
+text_quote_blank(char *shown)
+{
+	pg_wchar	first = NO_CHARACTER;
+	pg_wchar	last = NO_CHARACTER;
+	int			length;
+	char	   *quoted;
+
+	for (const char *c = shown; *c != '\0'; c += length)
+	{
+		last = decode(c, &length);
+		if (c == shown)
+			first = last;
+	}
+	if (!is_blank(first) && !is_blank(last))
+		return shown;
+	quoted = psprintf("\"%s\"", shown);
+	pg_free(shown);
+	return quoted;
 }
 
 /*

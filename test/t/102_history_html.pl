@@ -10,6 +10,7 @@ use lib $FindBin::RealBin;
 
 use IPC::Run;
 use LeaderElection;
+use List::Util qw(max min);
 use PgLeader;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -188,13 +189,86 @@ while ($said->{page} =~ m{<g class="term[^>]*><title>(\w+)\n.*?</g>}gs)
 	$chip{$leader}{$1} = 1 while $bar =~ m{fill="(hsl[^"]*)"}g;
 }
 is(join(', ', map { "$_: " . join(' ', sort keys %{ $chip{$_} }) } sort keys %chip) =~ s/hsl\(/(/gr,
-	'one: 1 (205,55%,40%), three: 3 (120,55%,40%), two: 2 (342,55%,40%), x: 4 (257,55%,40%)', '... in the lanes, too');
+	'one: 1 (205,55%,var(--chip)), three: 3 (120,55%,var(--chip)), two: 2 (342,55%,var(--chip)), x: 4 (257,55%,var(--chip))', '... in the lanes, too');
 like($said->{page}, qr{Nobody led, as far as the page goes back: <bdi>&#x3C;i&#x3E;never&#x3C;/i&#x3E;</bdi>, <bdi>never</bdi>\.}, 'elections that nobody led');
 like(page('-e', 'never')->{page}, qr{goes back: <bdi>never</bdi>\.}, '... alone');
 like(page('--since', '10 s')->{page}, qr{goes back: .*<bdi>vacant</bdi>\.}, '... or not in that time');
 unlike(page('-e', 'e')->{page}, qr/Nobody led/, '... and not, if it was led');
 like($said->{page}, qr{<p class="key">Each bar is a term; its colour says how it ended:.* leads now<.* given up<.* lost<.* failover<.* nobody led<}s, 'what the colours mean');
 $node->safe_psql('postgres', "DELETE FROM leader_election.history WHERE election = 'z led'");
+
+# --- colours that can be told apart (WCAG 2.2: of text 4.5, of other things 3)
+
+# Red, green and blue of a colour of the style, from 0 to 1
+sub rgb
+{
+	my ($colour) = @_;
+
+	return map { hex($_) * 17 / 255 } $1, $2, $3 if $colour =~ /^#(.)(.)(.)$/;
+	return map { hex($_) / 255 } $1, $2, $3 if $colour =~ /^#(..)(..)(..)$/;
+	my ($hue, $saturation, $light) = $colour =~ /^hsl\((\d+),(\d+)%,(\d+)%\)$/ or die $colour;
+	my $range = $saturation / 100 * min($light, 100 - $light) / 100;
+	return map { $light / 100 - $range * max(-1, min($_ - 3, 9 - $_, 1)) }
+	  map { ($_ + $hue / 30) - 12 * int(($_ + $hue / 30) / 12) } 0, 8, 4;
+}
+
+sub luminance
+{
+	my ($r, $g, $b) = map { $_ <= 0.04045 ? $_ / 12.92 : (($_ + 0.055) / 1.055)**2.4 } rgb($_[0]);
+
+	return 0.2126 * $r + 0.7152 * $g + 0.0722 * $b;
+}
+
+sub contrast
+{
+	my ($dark, $light) = sort { $a <=> $b } map { luminance($_) } @_;
+
+	return ($light + 0.05) / ($dark + 0.05);
+}
+
+is(sprintf('%.2f %.2f %.2f', contrast('#fff', '#000000'), contrast('hsl(60,100%,50%)', '#ffff00'), contrast('#777777', '#fff')),
+	'21.00 1.00 4.48', 'contrasts are computed rightly');
+my @TINTS = qw(leads given lost failover dropped);
+my %light = $said->{page} =~ /:root\{color-scheme:light dark;([^}]*)/ ? $1 =~ /--(\w+):([^;]+)/g : ();
+my %dark = $said->{page} =~ /prefers-color-scheme:dark\)\{:root\{([^}]*)/ ? $1 =~ /--(\w+):([^;]+)/g : ();
+foreach my $paper ([ 'light', %light ], [ 'dark', %dark ])
+{
+	my ($name, %colour) = @$paper;
+
+	cmp_ok(min(map { contrast($colour{ink}, $colour{$_}) } 'page', @TINTS), '>=', 4.5, "$name: text on paper and in bars");
+	cmp_ok(min(map { contrast($colour{$_}, $colour{page}) } 'quiet', 'failover2'), '>=', 4.5, "$name: quiet text");
+	my @chips = map { "hsl($_,55%,$colour{chip})" } 0 .. 359;
+	cmp_ok(min(map { contrast($_, $colour{number}) } @chips), '>=', 4.5, "$name: numbers on chips of all hues");
+	foreach my $ground ('page', @TINTS)
+	{
+		cmp_ok(min(map { contrast($_, $colour{$ground}) } @chips), '>=', 3, "$name: chips of all hues on $ground");
+	}
+}
+
+# --- names that are long, wide, high or blank
+
+sub texts { return map { unescaped($_) } $_[0]{page} =~ m{<text class="name"[^>]*>([^<]*)</text>}g; }
+
+# In each bar there is room for some columns.
+insert('wide', 2000 - $_->[1], $_->[0], $_->[1], $_->[1] - 100, 'left', undef)
+  foreach [ 'w' x 90, 1000 ], [ '\u6F22' x 30, 800 ], [ '\u6F22x', 600 ], [ 'x' . '\u6F22' x 30, 400 ], [ 'e\u0301' x 25, 200 ];
+my ($narrow, $wide, $short, $odd, $marked) = texts(page('-e', 'wide'));
+my $columns = length($narrow);
+like($narrow, qr/^w{3,}\x{2026}$/, 'a long name is cut');
+like($wide, qr/^\x{6F22}+\x{2026}$/, 'one of wide letters, without a gap');
+cmp_ok(abs(2 * length($wide) - 1 - $columns), '<=', 1, '... counts two columns for each');
+is($short, "\x{6F22}x", 'one that fits');
+like($odd, qr/^x\x{6F22}+\x{2026}$/, 'an odd one');
+like($marked, qr/^(?:e\x{301})+\x{2026}$/, 'marks stay with their letters');
+is(length($marked), 2 * $columns - 1, '... and take no room');
+insert($_, 1, $_, 100, 50, 'left', $_) foreach 'blank', 'blank ', ' two  blanks', 'in the middle', '\u00A0', 'x\u3000';
+$said = page();
+is(join('|', map { unescaped($_) } grep { /blank|middle|x3000|xA0/ } $said->{page} =~ m{<figcaption><b><bdi>(.*?)</bdi></b>}g),
+	qq(" two  blanks"|blank|"blank "|in the middle|"x\x{3000}"|"\xA0"), 'blanks at the ends of a name are seen');
+like($said->{page}, qr/bdi\{[^}]*white-space:pre-wrap.*^text\{[^}]*white-space:pre/ms, '... and how many there are');
+like($said->{page}, qr/bdi\{[^}]*overflow:clip/, 'a name is not higher than its line');
+like(page('-e', 'blank ')->{page}, qr{<title>Who led: &#x22;blank &#x22;</title>.*<h1>Who led <bdi>&#x22;blank &#x22;</bdi></h1>}s, 'the heading, too');
+$node->safe_psql('postgres', "DELETE FROM leader_election.history WHERE election NOT IN ('e', 'gone', 'vacant')");
 
 # --- names that mean harm
 

@@ -77,6 +77,14 @@ is($code, 125, 'one is dropped each time: it gives up');
 like($err, qr/error: election "doomed 3" does not exist/, 'and says why');
 is($out, '', 'without half an answer');
 
+# --- a name that ends in a blank, as its heading
+
+$super->query("SELECT leader_election.create_election('$_')") foreach 'blank', 'blank ';
+like(scalar ask($node, 'diagnose', '--all'), qr/^blank\n.*^"blank "\n/ms, 'a blank at the end can be seen');
+like(scalar ask($node, 'status', '--all'), qr/^"blank "  vacant/m, 'status: the same');
+like(scalar ask($node, 'status', '--all'), qr/^blank     vacant/m, 'without one there are no quotes');
+$super->query("SELECT leader_election.drop_election('$_')") foreach 'blank', 'blank ';
+
 # --- a standby
 
 $super->query("CREATE OR REPLACE VIEW leader_election.status AS $view");
