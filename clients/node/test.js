@@ -280,7 +280,8 @@ test('wait() after an error, where the end waits for it: for callTimeout, and no
     await detached.wait()
     detached.on('yield', () => detached._fail(new Error('the end')))
     detached._askYield()
-    await detached.close()
+    await detached.close() // ends at the same time
+    await until(() => outcome !== null)
     assert.strictEqual(outcome, 'the end', where)
     await until(() => pool.sent.includes('leave'))
     await assert.rejects(detached.wait(), { message: 'the end' })
