@@ -30,7 +30,7 @@ our @EXPORT = qw(admit fail_over found_by_load grant install_edition is_portable
   kill_pooler lost_answers make_standby port remove_edition restart sql start_documented
   start_impostor start_lagging start_load start_pooler start_primary start_program
   start_servers stop_lagging stop_load stop_primary stop_program stop_servers use_edition
-  written_since $out);
+  written_since $out $JOURNAL);
 
 our $out;    # the folder for logs
 
@@ -157,7 +157,7 @@ log_line_prefix = '%m [%p] %e %a %h: '
 }
 
 # Schema conformance
-my $JOURNAL = q(
+our $JOURNAL = q(
 CREATE SCHEMA conformance;
 CREATE TABLE conformance.line (election text PRIMARY KEY, n bigint NOT NULL);
 CREATE TABLE conformance.journal (

@@ -112,9 +112,9 @@ sub subjects { return grep { $_ ne 'fake' } sort keys %COMMAND; }
 
 sub conninfo
 {
-	my ($hosts, $ports) = @_;
+	my ($hosts, $ports, $database) = @_;
 
-	return "host=$hosts port=$ports user=app dbname=postgres connect_timeout=2 "
+	return "host=$hosts port=$ports user=app dbname=" . ($database // 'postgres') . ' connect_timeout=2 '
 	  . 'target_session_attrs=read-write';
 }
 
@@ -129,7 +129,7 @@ sub pg_leader
 		split(' ', $env->{PG_LEADER_OPTIONS} // '--forever'),
 		$env->{POOLER} ? "--pooler=$env->{POOLER}" : (),
 		defined $env->{REFUSAL_TIMEOUT} ? "--refusal-timeout=$env->{REFUSAL_TIMEOUT}s" : (), '--',
-		"$programs/worker", conninfo(@$env{qw(WORKHOST WORKPORT)}));
+		"$programs/worker", conninfo(@$env{qw(WORKHOST WORKPORT PGDATABASE)}));
 }
 
 # Starts a process. Options: subject, kind, election, candidate, n, env, log

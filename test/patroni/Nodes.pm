@@ -1,8 +1,8 @@
-# The two nodes that docs/patroni.md has made, as long as faults go on.
+# The nodes of a cluster that Patroni looks after, as long as faults go on.
 #
-#	nodes_in($folder, \%port);
-#	primary();                    1, 2, or undef: who holds the key in etcd
-#	well($synchronous);           one primary, and a standby that follows it
+#	nodes_in($folder, $database, { 1 => { host => ..., sql => PORT, rest => PORT }, ... });
+#	primary();                    1, 2..., or undef: who holds the key in etcd
+#	well($synchronous);           of two nodes: one primary, and a standby that follows it
 #	freeze(1); thaw_server(1); thaw_patroni(1);
 #	kill_node(1); start_node(1);
 #	query(1, $sql, $sql...);      statements at a node, as superuser
@@ -16,18 +16,17 @@ use Exporter qw(import);
 use IO::Socket::INET;
 use POSIX ();
 
-our @EXPORT = qw(freeze kill_node kill_server nodes_in primary query start_node
-  switch_over synchronous thaw_patroni thaw_server well);
+our @EXPORT = qw(first_line freeze is kill_node kill_server nodes_in patroni_pid primary query
+  server_pids start_node switch_over synchronous thaw_patroni thaw_server well);
 
-my ($folder, %sql, %rest, %frozen);
+my ($folder, $database, %node);
 
 sub nodes_in
 {
-	my ($where, $port) = @_;
+	my ($nodes);
 
-	$folder = $where;
-	%sql = (1 => $port->{5433}, 2 => $port->{5434});
-	%rest = (1 => $port->{8008}, 2 => $port->{8009});
+	($folder, $database, $nodes) = @_;
+	%node = %$nodes;
 	return;
 }
 
@@ -46,7 +45,7 @@ sub first_line
 sub is
 {
 	my ($n, $question) = @_;
-	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $rest{$n},
+	my $socket = IO::Socket::INET->new(PeerAddr => $node{$n}{host}, PeerPort => $node{$n}{rest},
 		Timeout => 1) // return 0;
 	my ($wanted, $answer) = ('', '');
 
@@ -60,7 +59,7 @@ sub is
 
 sub primary
 {
-	return (grep { is($_, 'primary') } 1, 2)[0];
+	return (grep { is($_, 'primary') } sort keys %node)[0];
 }
 
 sub well
@@ -82,7 +81,7 @@ sub query
 
 	open my $psql, '-|', 'sh', '-c', 'exec timeout 20 psql "$@" 2>>"$0"', "$folder/query.log",
 	  qw(-XqAt -v ON_ERROR_STOP=1 -d),
-	  "host=127.0.0.1 port=$sql{$n} user=postgres dbname=app connect_timeout=2",
+	  "host=$node{$n}{host} port=$node{$n}{sql} user=postgres dbname=$database connect_timeout=2",
 	  map { ('-c', $_) } @sql
 	  or die "psql: $!";
 	local $/ = undef;

@@ -264,7 +264,11 @@ my $wrong = run_blocks_until('The end');
 failed($wrong) if $wrong;
 if (!$failures && $option{seconds} > 0)
 {
-	nodes_in($folder, ports_of_paper());
+	my $port = ports_of_paper();
+
+	nodes_in($folder, 'app', {
+		1 => { host => '127.0.0.1', sql => $port->{5433}, rest => $port->{8008} },
+		2 => { host => '127.0.0.1', sql => $port->{5434}, rest => $port->{8009} } });
 	query(primary(), $JOURNAL) // failed('no journal');
 	run_phase('synchronous_mode', 1, 0, $option{seconds} / 2);
 	synchronous(0) unless $failures;
