@@ -30,11 +30,16 @@ our (@processes, @ENDED_THEMSELVES);
 
 my @CLIENTS = qw(python asyncpg node java go pg_leader);
 
+# These find the primary among hosts with any connection. The others' clients do, with
+# a session of their own, but a pool of theirs would keep to a host that answers: such
+# a pool, also that of their fenced writes, goes through PgBouncer.
+my %IS_LIBPQ = (python => 1, pg_leader => 1);
+
 # With the protocol: who stands, how, and over what. Where a session's connection is cut,
 # its server may elect another one before it can hear of its end.
 my %MEMBERS = (
 	sessions => { kind => 'session', over => 'hosts', who => \@CLIENTS, options => ", takeover_delay => '$LEASE s'" },
-	detached => { kind => 'detached', over => 'hosts', who => \@CLIENTS, options => '' },
+	detached => { kind => 'detached', over => 'hosts', who => [qw(python pg_leader python pg_leader)], options => '' },
 	pooled => { kind => 'detached', over => 'pooler', who => \@CLIENTS, options => '' },
 );
 
@@ -85,15 +90,16 @@ sub start_client
 	my $e = $MEMBERS{$election};
 	my $subject = $e->{who}[$i];
 	my ($hosts, $ports) = places($e->{over}, $i);
-	my $name = "$election-$subject";
+	my ($work_hosts, $work_ports) = $IS_LIBPQ{$subject} ? ($hosts, $ports) : places('pooler');
+	my $name = "$election-$subject-$i";
 	my $process = start_subject(subject => $subject, kind => $e->{kind}, election => $election, n => $i,
-		candidate => "$name-" . ++$starts{$name}, log => "$folder/out/$name.log",
+		candidate => "$name." . ++$starts{$name}, log => "$folder/out/$name.log",
 		under => [ on_host(client_host($i)) ],
 		env => {
 			PGUSER => 'app', PGDATABASE => 'postgres', PGCONNECT_TIMEOUT => 2,
 			$e->{over} eq 'hosts' ? (PGTARGETSESSIONATTRS => 'read-write') : (),
 			CALL_TIMEOUT => 1, SLICE => 1, INTERVAL => 0.5,
-			PGHOST => $hosts, PGPORT => $ports, WORKHOST => $hosts, WORKPORT => $ports });
+			PGHOST => $hosts, PGPORT => $ports, WORKHOST => $work_hosts, WORKPORT => $work_ports });
 
 	$member{$name} = [ $process, $election, $i ];
 	push @processes, $process;

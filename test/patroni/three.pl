@@ -129,6 +129,16 @@ sub settle
 	return 1;
 }
 
+# What the members have said
+sub write_events
+{
+	foreach my $process (@processes)
+	{
+		write_file("out/said.$process->{candidate}", join '', map { join(' ', map { $_ // '' } @$_) . "\n" } @{ $process->{events} });
+	}
+	return;
+}
+
 # As ../chaos/chaos.pl does
 sub collect
 {
@@ -201,6 +211,7 @@ for (my ($stint, $stints) = (1, max(1, int($option{minutes} * 60 / $BETWEEN_CALM
 }
 failed("a client ended by itself: $_") foreach @ENDED_THEMSELVES;
 end_members();
+write_events();
 my $n = $settled ? primary() : undef;
 note('end');
 if (defined $n) { report($n, collect($n)); }
