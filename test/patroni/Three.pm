@@ -7,6 +7,7 @@
 #	look_after();          starts what has ended, but what is_down('etcd', 1)
 #	settled_cluster();     one primary, which three follow, those that have to confirm among them
 #	ask_for_switchover($from, $to);
+#	make_anew();           copies the nodes that do not come back by themselves
 #	note(@words)           a line of the events: what was done, and when
 #
 # Of %setting: mode (of synchronous_mode), dcs, failsafe (false, true), timeout
@@ -23,7 +24,7 @@ use Nodes;
 use POSIX ();
 use Time::HiRes qw(clock_gettime CLOCK_BOOTTIME);
 
-our @EXPORT = qw(ask_for_switchover look_after make_cluster note now_us pid_of settled_cluster
+our @EXPORT = qw(ask_for_switchover look_after make_anew make_cluster note now_us pid_of settled_cluster
   runs start start_pooler start_program write_file %is_down @NODES @VOTERS);
 
 our @VOTERS = (1 .. 3);    # of etcd; one of them is the primary
@@ -239,6 +240,25 @@ sub settled_cluster
 		  . ($setting{mode} eq 'false' ? q(= 'async') : q(IN ('sync', 'quorum')))) // 0;
 
 	return $follow >= ($setting{mode} eq 'true' ? 1 : 2);
+}
+
+# What an operator does with a node that Patroni does not bring back by itself: it is copied
+# from the primary. Which ones
+sub make_anew
+{
+	my @primaries = grep { is($_, 'primary') } @NODES;
+
+	return unless @primaries == 1;
+	my $follow = query($primaries[0], q(SELECT string_agg(application_name, ' ') FROM pg_stat_replication WHERE state = 'streaming')) // '';
+	my @lost = grep { $_ != $primaries[0] && ($_ == 4 ? !is($_, 'replica') : $follow !~ /node$_/) } @NODES;
+
+	foreach my $n (@lost)
+	{
+		note('anew', "node$n");
+		print "  node$n does not come back: it is copied\n";
+		start_program('reinit', qw(timeout -k 1 45), patroni('patronictl'), '-c', 'node1.yml', 'reinit', '--force', 'app', "node$n");
+	}
+	return @lost;
 }
 
 # In the background; what is said is in a log.

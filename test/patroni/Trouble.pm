@@ -1,7 +1,8 @@
 # What is done to three nodes, at random by a seed: each fault begins, and is over some
 # time later, so that they overlap. A switchover each minute besides.
 #
-#	trouble($seconds);     so long; each fault is a line of the events, and printed
+#	trouble($seconds, 14); so long; a fault begins after 2 to 14 s, again and again. Each
+#	                       is a line of the events, and printed
 #	heal();                all that is under way is over
 #	%done                  { fault => how often }
 
@@ -237,7 +238,7 @@ sub do_due
 
 sub trouble
 {
-	my ($seconds) = @_;
+	my ($seconds, $pause) = @_;
 	my $end = now_ns() + $seconds * 1e9;
 	my $switch = now_ns() + between(2, 20) * 1e9;
 	my $next = now_ns();
@@ -254,7 +255,7 @@ sub trouble
 		if (now_ns() >= $next)
 		{
 			inject();
-			$next = now_ns() + between(2, 14) * 1e9;
+			$next = now_ns() + between(2, $pause) * 1e9;
 		}
 		pause(0.1);
 	}

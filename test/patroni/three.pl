@@ -24,6 +24,7 @@ use Time::HiRes qw(time);
 use Trouble;
 
 my $SETTLES = 240;           # seconds until all is well again: after that, it never will be
+my $HELPED_AFTER = 60;       # seconds, until an operator does
 my $BETWEEN_CALMS = 150;     # seconds of faults
 
 my %option = (minutes => 10, seed => 1);
@@ -31,7 +32,7 @@ my %option = (minutes => 10, seed => 1);
 GetOptions(\%option, 'dir=s', 'minutes=f', 'seed=i', 'mode=s') or die;
 
 my $folder = "$option{dir}/three";
-my ($failures, $settled, $setting, @settling) = (0, 1);
+my ($failures, $settled, $setting, @settling, @made_anew) = (0, 1);
 my $version = version();
 
 $| = 1;
@@ -113,9 +114,16 @@ sub settle
 {
 	my ($when) = @_;
 	my ($cluster, $members, @unled);
+	my $next = now_ns() + $HELPED_AFTER * 1e9;
 
 	note('calm');
-	$cluster = wait_for("three nodes that follow a primary, $when", \&settled_cluster) // return 0;
+	$cluster = wait_for("three nodes that follow a primary, $when", sub {
+			return 1 if settled_cluster();
+			return 0 if now_ns() < $next;
+			$next = now_ns() + $HELPED_AFTER * 1e9;
+			push @made_anew, make_anew();
+			return 0;
+		}) // return 0;
 	$members = wait_for("a leader of each election, $when",
 		sub { my $n = primary() // return 0; @unled = unled($n); return !@unled });
 	if (!defined $members)
@@ -127,6 +135,15 @@ sub settle
 	push @settling, [ $cluster, $members ];
 	printf "  all is well: the cluster after %.1f s, the elections %.1f s later\n", $cluster, $members;
 	return 1;
+}
+
+sub slurp
+{
+	my ($path) = @_;
+
+	open my $file, '<', $path or return '';
+	local $/ = undef;
+	return scalar(<$file>) // '';
 }
 
 # What the members have said
@@ -159,6 +176,7 @@ sub report
 	my @all = judge("$folder/out", \@processes, $history, $journal);
 	my @found = grep { $setting->{mode} ne 'false' || !$OF_A_SPLIT{ $_->[0] } } @all;
 	my $figures = figures();
+	my $switched = () = slurp("$folder/out/switchovers.log") =~ /^Successfully switched over/mg;
 	my $terms = scalar(() = $history =~ /^\w/mg);
 	my (%kinds, %split);
 
@@ -176,9 +194,9 @@ sub report
 	print "Faults:\n";
 	printf "  %-44s %8d\n", $_, $done{$_} foreach sort keys %done;
 	my $timelines = query($n, "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int") // 0;
-	printf "figures: faults=%d;switchovers=%d;timelines=%d;terms=%d;fenced=%d;calms=%d;cluster=%.1f;elections=%.1f;violations=%d;kinds=%s\n",
-	  sum0(values %done) - ($done{switchover} // 0), $done{switchover} // 0, $timelines, $terms,
-	  scalar(() = $journal =~ /^\w/mg) + ($figures->{'fenced rows'} // 0), scalar @settling,
+	printf "figures: faults=%d;asked=%d;switchovers=%d;timelines=%d;terms=%d;fenced=%d;calms=%d;anew=%d;cluster=%.1f;elections=%.1f;violations=%d;kinds=%s\n",
+	  sum0(values %done) - ($done{switchover} // 0), $done{switchover} // 0, $switched, $timelines, $terms,
+	  scalar(() = $journal =~ /^\w/mg) + ($figures->{'fenced rows'} // 0), scalar @settling, scalar @made_anew,
 	  max(0, map { $_->[0] } @settling), max(0, map { $_->[1] } @settling),
 	  @found + $failures, join(' / ', sort(keys %kinds), $failures ? 'the run itself' : ());
 	$failures += @found;
@@ -205,7 +223,7 @@ watch($_) foreach @VOTERS;
 $settled = settle('at first');
 for (my ($stint, $stints) = (1, max(1, int($option{minutes} * 60 / $BETWEEN_CALMS))); $settled && $stint <= $stints; $stint++)
 {
-	trouble($option{minutes} * 60 / $stints);
+	trouble($option{minutes} * 60 / $stints, $stint % 2 ? 14 : 40);
 	heal();
 	$settled = settle('after faults');
 }
