@@ -21,7 +21,6 @@ use Check::Record;
 use Check::Writes;
 use Checker;
 use Exporter qw(import);
-use Members;
 use Time::HiRes qw(clock_gettime time CLOCK_BOOTTIME CLOCK_MONOTONIC);
 
 our @EXPORT = qw(figures judge);
@@ -68,7 +67,6 @@ sub judge
 	my ($processes, $history, $journal);
 
 	($out, $processes, $history, $journal) = @_;
-	$Checker::LEASE = $LEASE;
 	my @found = map { [ $_->[0], "$_->[1]: $_->[2]" ] } check($processes, $history, $journal);
 
 	read_events();

@@ -15,6 +15,7 @@ package Members;
 use strict;
 use warnings;
 
+use Checker qw($LEASE);
 use Exporter qw(import);
 use Hosts;
 use Nodes;
@@ -23,9 +24,9 @@ use Subjects;
 use Three;
 
 our @EXPORT = qw(create_elections end_members hit leaders look_after_members start_members
-  unled @ELECTIONS @ENDED_THEMSELVES @LOGGED @processes $LEASE);
+  unled @ELECTIONS @ENDED_THEMSELVES @LOGGED @processes);
 
-our $LEASE = 5;    # seconds
+$LEASE = 5;    # seconds
 our (@processes, @ENDED_THEMSELVES);
 
 my @CLIENTS = qw(python asyncpg node java go pg_leader);

@@ -12,17 +12,18 @@ use lib $FindBin::RealBin, "$FindBin::RealBin/../clients";
 
 use Checker;
 use Getopt::Long;
-use List::Util qw(max min shuffle sum0);
+use List::Util qw(max shuffle sum0);
 use Nodes;
 use Paper;
 use Servers qw($JOURNAL);
+use Split;
 use Subjects;
 
 my %option = (seconds => 600, seed => 1);
 
 GetOptions(\%option, 'dir=s', 'seconds=i', 'seed=i') or die;
 
-my $LEASE = 5;        # seconds
+$LEASE = 5;           # seconds
 my $SETTLES = 90;     # until all is well again
 my $folder = "$option{dir}/two-nodes";
 my $failures = 0;
@@ -112,7 +113,7 @@ sub wait_for
 {
 	my ($seconds, $what, $code) = @_;
 
-	await($seconds, $code) // failed("not within $seconds s: $what");
+	await($code, $seconds) // failed("not within $seconds s: $what");
 	return;
 }
 
@@ -169,7 +170,7 @@ my %FAULT = (
 			my $leader = leader_of($stand->{election}) // next;
 
 			send_signal($leader, 'KILL');
-			await(5, sub { ended($leader) });
+			await(sub { ended($leader) }, 5);
 			start_candidate($stand, $leader->{n});
 		}
 	},
@@ -182,25 +183,6 @@ my %FAULT = (
 	});
 
 # --- what is found
-
-# Seconds that two worked at once, in all and at most, by the checker's texts
-sub overlaps
-{
-	my @seconds;
-
-	foreach (@_)
-	{
-		my ($a, $b, $c, $d) = /from ([\d.]+) to ([\d.]+) s/g;
-
-		push @seconds, min($b, $d) - max($a, $c) if defined $d;
-	}
-	return @seconds;
-}
-
-# What happens to an asynchronous cluster that splits is told, and is no failure:
-# two leaders at once, the old side's terms that the new one does not know, and
-# its writes that are lost. Terms that repeat are, and writes out of order.
-my %OF_A_SPLIT = map { $_ => 1 } qw(overlap order owner late lost);
 
 sub run_phase
 {

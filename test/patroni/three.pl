@@ -18,6 +18,7 @@ use Judge;
 use List::Util qw(max sum0 uniq);
 use Members;
 use Nodes;
+use Split;
 use Subjects;
 use Three;
 use Time::HiRes qw(time);
@@ -47,12 +48,6 @@ sub version
 
 	return $said =~ /(\d\S*)/ ? $1 : die "no Patroni\n";
 }
-
-# Without synchronous standbys a split may bring these with it: what the old side has
-# granted and written until it was deposed. Terms that repeat are never right, nor
-# writes of the surviving side out of order.
-my %OF_A_SPLIT = map { $_ => 1 } qw(overlap order owner late lost), 'two leaders', 'lost row', 'history', 'fenced row',
-  'ended early', 'outside resource';
 
 # What differs between the seeds
 sub settings
@@ -176,12 +171,14 @@ sub report
 	my @all = judge("$folder/out", \@processes, $history, $journal);
 	my @found = grep { $setting->{mode} ne 'false' || !$OF_A_SPLIT{ $_->[0] } } @all;
 	my $figures = figures();
-	my $switched = () = slurp("$folder/out/switchovers.log") =~ /^Successfully switched over/mg;
+	my $switched = () = slurp("$folder/out/switchovers.log") =~ /Successfully switched over/g;
 	my $terms = scalar(() = $history =~ /^\w/mg);
 	my (%kinds, %split);
 
 	$split{ $_->[0] }++ foreach grep { $setting->{mode} eq 'false' && $OF_A_SPLIT{ $_->[0] } } @all;
 	printf "of a split, %s: %d\n", $_, $split{$_} foreach sort keys %split;
+	printf "of a split, longest that two clients worked at once: %.1f s\n",
+	  max(overlaps(map { $_->[0] eq 'overlap' ? $_->[1] : () } @all)) if $split{overlap};
 	$kinds{ $_->[0] }++ foreach @found;
 	foreach my $kind (sort keys %kinds)
 	{
