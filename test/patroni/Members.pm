@@ -78,9 +78,9 @@ sub create_elections
 sub places
 {
 	my ($over, $i) = @_;
-	my @hosts = map { address_of('node' . (1 + ($i + $_) % 3)) } 0 .. 2;
 
-	return $over eq 'pooler' ? (address_of('pooler'), 6432) : (join(',', @hosts), join(',', (5432) x 3));
+	return (address_of('pooler'), 6432) if $over eq 'pooler';
+	return (join(',', map { address_of('node' . (1 + ($i + $_) % 3)) } 0 .. 2), join(',', (5432) x 3));
 }
 
 sub client_host { return $_[0] % 2 ? 'east' : 'west'; }

@@ -1,6 +1,6 @@
 # Three nodes with a host for each: etcd, Patroni and PostgreSQL; a fourth one, without
 # etcd, whose server streams from a standby and is never promoted; and PgBouncer on a
-# host of its own, which Patroni's callback tells where the primary is.
+# host of its own, where a script asks the nodes which of them is the primary.
 #
 #	make_cluster($folder, \%setting);
 #	start('etcd', 1); start('patroni', 1); start_pooler();
@@ -139,28 +139,31 @@ postgresql:
     - host all all 192.0.2.0/24 trust
     - host replication all 192.0.2.0/24 trust
   parameters: {unix_socket_directories: ''}
-  callbacks: {on_role_change: ./role$n, on_start: ./role$n}
 $tags
 END
 }
 
-# What Patroni runs: PgBouncer goes where the primary is.
-sub callback
+# What the pooler's host does all the time: PgBouncer goes where the primary is. Patroni's
+# callbacks are not enough for that. One may be lost with its Patroni; and a Patroni that
+# comes back beside an old primary calls on_start with "primary", just before it demotes it.
+sub follower
 {
-	my ($n) = @_;
-	my $host = address_of("node$n");
+	my $hosts = join ' ', map { address_of("node$_") } @VOTERS;
 
 	return <<"END";
 #!/bin/sh
-echo "\$(date +%s.%N) node$n \$*" >>out/roles.log
-case \$2 in
-	primary | master)
-		echo "* = host=$host port=5432 user=app pool_size=40" >primary.node$n
-		mv primary.node$n primary.ini
-		kill -HUP "\$(cat pooler.pid)"
-		;;
-esac
-exit 0
+at=
+while sleep 0.5; do
+	for host in $hosts; do
+		if [ "\$host" != "\$at" ] && curl -sf -m 1 -o /dev/null "http://\$host:8008/primary"; then
+			at=\$host
+			echo "\$(date +%s.%N) \$at"
+			echo "* = host=\$at port=5432 user=app pool_size=40" >primary.new
+			mv primary.new primary.ini
+			kill -HUP "\$(cat pooler.pid)"
+		fi
+	done
+done
 END
 }
 
@@ -219,11 +222,9 @@ server_connect_timeout = 2
 %include $FindBin::RealBin/../../docs/pgbouncer.ini
 END
 	start_pooler();
-	foreach my $n (@NODES)
-	{
-		write_file("node$n.yml", patroni_config($n));
-		write_file("role$n", callback($n), oct(755));
-	}
+	write_file("node$_.yml", patroni_config($_)) foreach @NODES;
+	write_file('follow', follower(), oct(755));
+	start_program('follow', on_host('pooler', './follow'));
 	start('etcd', $_) foreach @VOTERS;
 	return;
 }
