@@ -176,7 +176,12 @@ sub report
 	my (%kinds, %split);
 
 	$split{ $_->[0] }++ foreach grep { $setting->{mode} eq 'false' && $OF_A_SPLIT{ $_->[0] } } @all;
-	printf "of a split, %s: %d\n", $_, $split{$_} foreach sort keys %split;
+	foreach my $kind (sort keys %split)
+	{
+		my ($first) = map { $_->[1] } grep { $_->[0] eq $kind } @all;
+
+		print "of a split, $kind: $split{$kind}, first $first\n";
+	}
 	printf "of a split, longest that two clients worked at once: %.1f s\n",
 	  max(overlaps(map { $_->[0] eq 'overlap' ? $_->[1] : () } @all)) if $split{overlap};
 	$kinds{ $_->[0] }++ foreach @found;
