@@ -32,7 +32,7 @@ sub start_leaks
 	# A transaction that nobody ends: dead rows, age, of many ids, and what is read from
 	# the queue
 	session('prepared', "BEGIN; INSERT INTO chaos.orders (what) VALUES ('leak'); PREPARE TRANSACTION 'leak'", 'SELECT pg_sleep(3600)');
-	session("age$_", 'SET synchronous_commit = off', 'CALL chaos.burn(100000)') foreach 1 .. 3;
+	session('age', 'SET synchronous_commit = off', 'CALL chaos.burn(100000)');
 	session('listener', 'LISTEN leadership_changed', 'BEGIN; SELECT 1; SELECT pg_sleep(3600)');
 
 	# Lines of log, WAL, files, WAL that is kept

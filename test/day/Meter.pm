@@ -198,6 +198,7 @@ sub measure_all
 
 	# On a loaded machine this takes seconds, in which a phase may have ended.
 	$phase = 'between' if slurp("$dir/phase") ne $phase;
+	spit("$dir/sampled.$phase", slurp("$dir/sampled.$phase") . 'x');
 	print $file "$time $phase $_ " . sprintf('%.6g', $values{$_}) . "\n" foreach sort keys %values;
 	return;
 }

@@ -42,6 +42,7 @@ my $WARM = $option{minutes} >= 20 ? 120 : 60;	# before the first: programs load 
 my $SETTLE = $option{minutes} >= 20 ? 120 : 45;	# before the last: what faults left is cleaned up
 my $DUMP = $option{minutes} >= 20 ? 240 : 60;
 my $SAMPLE = $option{minutes} >= 20 ? 10 : 5;
+my $SAMPLES = 6;	# of a quiet phase, at least
 my $BURN = 1000;	# transaction ids per second
 
 my $main = $$;
@@ -337,6 +338,18 @@ sub pass
 	return;
 }
 
+# At least for so long, and on a loaded machine until there is enough to compare
+sub be_quiet
+{
+	my ($phase) = @_;
+	my $end = now() + 10 * $QUIET * 1e6;
+
+	phase($phase);
+	pass($QUIET);
+	pass(1) while length slurp("$dir/sampled.$phase") < $SAMPLES && now() < $end;
+	return;
+}
+
 sub disturb
 {
 	my $next = 0;
@@ -386,8 +399,7 @@ event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
 pass($WARM / 2);
 renew_worker();
 pass($WARM / 2);
-phase('begin');
-pass($QUIET);
+be_quiet('begin');
 phase('faults');
 start_leaks($subscriber_port) if $option{leaks};
 disturb();
@@ -396,8 +408,7 @@ settle();
 pass($SETTLE / 2);
 renew_worker();
 pass($SETTLE / 2);
-phase('end');
-pass($QUIET);
+be_quiet('end');
 phase('ending');
 event('dumps', $dumps);
 unlink "$dir/$_.on" foreach qw(burner shop);
