@@ -33,6 +33,7 @@ my @BOUNDS = (
 	[ qr/^memory\.(?:most\.)?client\.node/, 1, 32768, 'collected when the heap of 64 MB is full, not before' ],
 	[ qr/^memory\.(?:most\.)?client\.go/, 1.5, 8192, 'its heap doubles before it is collected' ],
 	[ qr/^memory\.(?:most\.)?client\.(?:python|asyncpg)/, 1.15, 6144, 'arenas that are not given back' ],
+	[ qr/^memory\.(?:most\.)?client\.(?:pg_leader|\w*listener)/, 1.25, 4096, 'notifications of all elections, which wait there while it is stopped' ],
 	[ qr/^memory\.(?:most\.)?client\./, 1.25, 1024, 'buffers of one answer' ],
 	[ qr/^sum\.memory/, 1.15, 65536, 'the sum of these, most of which do not change together' ],
 	[ qr/^(?:files|sockets)\.client\.(?:python|asyncpg|node|java|go)/, 1, 16, 'pools of at most 2 connections for each detached leadership' ],
@@ -75,6 +76,7 @@ my @LIVES = (
 	[ qr/^client\.node/, 65536, 'its heap' ],
 	[ qr/^client\.go/, 16384, 'its heap' ],
 	[ qr/^client\.(?:python|asyncpg)/, 12288, 'arenas' ],
+	[ qr/^client\.(?:pg_leader|\w*listener)/, 4096, 'notifications, see above: libpq keeps its largest buffer' ],
 	[ qr/^client\./, 1024, 'buffers of an answer' ],
 );
 # A machine that is loaded by others loses leases. What comes of a change of leaders may be
