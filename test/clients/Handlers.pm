@@ -116,14 +116,14 @@ my %FOLLOWS = (
 	'yield:resign' => [ @asked, [ 'loses' => event('lost', 'yielded|resigned') ] ],
 );
 
-# Of the handler, and of what it did
+# Of the handler, and of what it did, this time
 sub logs_little
 {
 	my ($least, $most) = @_;
 
 	return sub {
 		my ($case) = @_;
-		my $lines = grep { /\Q$case->{election}\E/ } written_since("$case->{election}.err", 0);
+		my $lines = grep { /\Q$case->{election}\E/ } written_since("$case->{election}.err", $case->{logged});
 
 		die "$lines lines of log about the election\n" if $lines < $least || $lines > $most;
 		return 1;

@@ -24,9 +24,10 @@ use Subjects;
 
 our @EXPORT = qw(describe elected_since end_stands environment followers leader
   make_stand note_failure number_anew processes_of remake_stand revive settle @failures
-  @processes);
+  @processes @skipped);
 
 our @failures;        # texts
+our @skipped;         # texts: what could not be tried, or not be told
 our @processes;       # all that were ever started
 
 my $CALM = 0.5;       # seconds without a change

@@ -34,7 +34,7 @@ GetOptions(\%option, 'dir=s', 'subjects=s', 'edition=s', 'faults=s', 'deployment
 
 my $dir = $option{dir};
 my @subjects = $option{subjects} ? split(/,/, $option{subjects}) : subjects();
-my (%took, @skipped);    # milliseconds, the best, by fault, subject and kind
+my %took;    # milliseconds, the best, by fault, subject and kind
 my %own;                 # the same, without what the machine was late meanwhile
 my %bare;                # all of them, by fault and subject: what machine and driver take
 
