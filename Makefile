@@ -20,6 +20,8 @@
 #                             the tests with several PostgreSQLs
 #   make check-valgrind, check-sanitizers, check-discards, check-load
 #                             the tests under a tool (test/README.md)
+#   make check-coverage       what of src/ no test reaches (test/coverage)
+#   make check-mutants        lines of src/ changed at random (test/mutants)
 #   make check-clients        the clients, through the same faults (test/clients)
 #   make check-patroni [SECONDS=600] [SEED=1]
 #                             docs/patroni.md, and then faults (test/patroni)
@@ -243,7 +245,8 @@ PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
 SELF_CONTAINED = test test-all demo try bench chaos model analyze dist deb \
-	check-browser check-clients check-examples check-monitoring check-patroni \
+	check-browser check-clients check-coverage check-examples check-monitoring \
+	check-mutants check-patroni \
 	check-versions check-valgrind check-sanitizers check-discards \
 	check-load portable
 
@@ -330,6 +333,10 @@ check-clients:
 	@test/clients/papers
 check-monitoring:
 	@test/monitoring/run
+check-coverage:
+	@test/coverage
+check-mutants:
+	@test/mutants
 
 # The portable edition as an extension of pg_tle: what is for psql is left out, and
 # a dump has the rows.

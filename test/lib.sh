@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 #
 # Set-up shared by test/run, test/analyze, test/demo, test/try, test/deb,
-# test/chaos/run, test/clients/run, test/model/run, test/monitoring/run,
-# test/patroni/run, test/day/run and bench/run.
+# test/mutants, test/chaos/run, test/clients/run, test/model/run,
+# test/monitoring/run, test/patroni/run, test/day/run and bench/run.
 #
 # From a bare Debian machine to a running server with the extension:
 #

@@ -5,7 +5,7 @@
 #	build_under_TOOL         build, and make the programs of the prefix run so
 #	show_reports_TOOL        print what concerns us; true if there is anything
 #
-# TOOL: none, valgrind, sanitizers, discards or load.
+# TOOL: none, valgrind, sanitizers, discards, load or coverage.
 #
 # bench/run has the server run under callgrind: replace_postgres, be_patient.
 
@@ -134,5 +134,72 @@ build_under_load() {
 }
 
 show_reports_load() {
+	false
+}
+
+# --- coverage
+
+# Each test has counts of its own, so that it is known what it reaches: processes
+# write them, as they exit, into the folder that GCOV_PREFIX names.  One that is killed
+# or calls _exit() writes nothing.  So at the end of a test its servers stop as fast as
+# they can and write, instead of at once: nothing would be known of their workers.
+# test/coverage reads $COVERAGE, which outlives $WORK.
+build_under_coverage() {
+	local file perl
+
+	UNDER=${COVERAGE:-$WORK/coverage}
+	# Exported, for tests that build a version of their own.
+	export COPT="$WARNINGS -O0 -g --coverage -fprofile-update=atomic"
+	build
+	mkdir -p "$UNDER"
+	rm -rf "${UNDER:?}"/*
+	mkdir -p "$UNDER"/{notes,tests,seconds}
+	echo "$WORK/src" >"$UNDER/built"
+	cp -r --parents src/*.[ch] src/*/*.[ch] "$UNDER"
+	for file in src/*.gcno src/*/*.gcno; do
+		file=${file#src/}
+		cp "src/$file" "$UNDER/notes/${file//\//-}"
+	done
+	perl=$(dirname "$(dirname "$("$PG_CONFIG" --pgxs)")")/test/perl
+	cat >"$UNDER/CalmEnd.pm" <<-'END'
+		package CalmEnd;
+		use strict;
+		use warnings;
+		use PostgreSQL::Test::Cluster;
+		no warnings 'redefine';
+
+		my $at_once = \&PostgreSQL::Test::Cluster::teardown_node;
+
+		*PostgreSQL::Test::Cluster::teardown_node = sub {
+			my ($node, @params) = @_;
+
+			local $ENV{PGCTLTIMEOUT} = 10;
+			$node->stop('fast', fail_ok => 1) or $at_once->($node, @params);
+		};
+		1;
+	END
+	cat >"$UNDER/one" <<-END
+		#!/bin/bash
+		name=\$(basename "\$1" .pl)
+		export GCOV_PREFIX=$UNDER/tests/\$name PERL5LIB=$perl:$WORK/src:$UNDER
+		perl -MCalmEnd "\$@"
+		status=\$?
+		echo "\$SECONDS \$status" >"$UNDER/seconds/\$name"
+		exit \$status
+	END
+	chmod 755 "$UNDER/one"
+	[ "$(id -u)" -ne 0 ] || chown -R nobody "$UNDER"
+	PROVE_FLAGS="${PROVE_FLAGS--j$((2 + 2 * $(nproc)))} --exec $UNDER/one"
+	export GCOV_PREFIX=$UNDER/tests/none
+}
+
+# The server of regress, isolation and pgtap counts for the suite that comes.
+count_for() {
+	as_user pg_ctl -D "$WORK/data" -s -w stop
+	export GCOV_PREFIX=$UNDER/tests/$1
+	as_user pg_ctl -D "$WORK/data" -l "$WORK/server.log" -s -w start
+}
+
+show_reports_coverage() {
 	false
 }
