@@ -76,6 +76,9 @@ limit_waits() {
 # --- the temporary folder, and its end
 
 make_work() {
+	# make cannot build there, and PATH cannot name it.
+	[[ ! ${TMPDIR:-/tmp} =~ [[:space:]:] ]] ||
+		die "TMPDIR is '$TMPDIR': set it to a folder without blanks and colons"
 	trap clean_up EXIT
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
