@@ -6,7 +6,9 @@
 #	my $start = machine_time();
 #	...
 #	cmp_ok(machine_time() - $start, '<', 1, 'soon');
-#	cmp_ok($elected_mono, '<', $deadline_mono + $SOON + held_up(), 'soon');
+#	my $mark = held_up();
+#	...
+#	cmp_ok($elected_mono, '<', $deadline_mono + $SOON + held_up($mark), 'soon');
 #
 #	my $LEASE = 2_000_000 * slowness();
 #
@@ -55,13 +57,15 @@ sub machine_time
 	return clock_gettime(CLOCK_MONOTONIC) - $stalled;
 }
 
-# For how many microseconds the machine has held processes up since the test
-# began; very many if it does not tell
+# For how many microseconds the machine has held processes up since it returned
+# this mark, or since the test began; very many if it does not tell.  The later the
+# mark, the sharper the check; all that is checked has to come after it.
 sub held_up
 {
+	my ($mark) = @_;
 	my $stalled = _stalled() // return 10**15;
 
-	return int(1e6 * ($stalled - $began));
+	return int(1e6 * ($stalled - $began)) - ($mark // 0);
 }
 
 # How slow the machine is now, by what it takes to start a program: 1 if it is
