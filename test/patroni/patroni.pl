@@ -242,7 +242,7 @@ sub run_phase
 my $paper = "$FindBin::RealBin/../../docs/patroni.md";
 
 open_paper($paper, $option{dir});
-my $wrong = run_blocks_until('The end');
+my $wrong = run_blocks_until('Uninstall');
 failed($wrong) if $wrong;
 if (!$failures && $option{seconds} > 0)
 {
