@@ -41,7 +41,7 @@ sub java_options
 	my $class = part('java/src/main/java/leaderelection/LeaderElection.java', 'public static final class Options \{', '\n    \}');
 	my %options;
 
-	while ($class =~ /^\s+public (?:final |volatile )?[\w<>]+ (\w+)(?: = ([^;]*))?;/mg)
+	while ($class =~ /^\s+public (?:final |volatile )?[\w.<>]+ (\w+)(?: = ([^;]*))?;/mg)
 	{
 		my ($name, $default) = ($1, $2 // '');
 
