@@ -117,6 +117,21 @@ sub cut_ways
 	return 1;
 }
 
+# A primary that no standby confirms to any more goes on by itself as soon as somebody
+# cancels its waits: a lease must not count on them. COMMIT is left alone: programs would
+# take for confirmed what is not.
+sub cut_waits_short
+{
+	my ($n, $seconds) = @_;
+	my $host = address_of("node$n");
+	my $pid = start_program('cancelled', 'sh', '-c', qq(while sleep 0.2; do psql -XqAt -d "host=$host user=postgres dbname=postgres connect_timeout=2" -c "\$0"; done),
+		q(SELECT pg_cancel_backend(pid), backend_type, query FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query !~* '^\s*commit'));
+
+	say_event(sprintf 'waits cut short: node%d, %.0f s', $n, $seconds);
+	later($seconds, "over: waits cut short: node$n", sub { kill 'KILL', $pid });
+	return 1;
+}
+
 sub both_ways { my ($a, @others) = @_; return map { ([ $a, $_ ], [ $_, $a ]) } @others; }
 
 sub nodes { return map { "node$_" } @_; }
@@ -158,6 +173,7 @@ my @FAULTS = (
 					});
 			}, sub { kill 'CONT', everything(@_) });
 	} ],
+	[ 'waits cut short', 4, sub { return cut_waits_short(primary() // return, between(20, 90)) } ],
 	[ 'cut between two nodes', 4, sub {
 		my ($a, $b) = nodes((shuffle @NODES)[ 0, 1 ]);
 		my $one_way = rand() < 0.3;
