@@ -70,6 +70,7 @@ SET LOCAL client_min_messages = warning;
 SET LOCAL plpgsql.extra_errors = 'none';
 SET LOCAL plpgsql.extra_warnings = 'none';
 SET LOCAL default_tablespace = '';
+SET LOCAL lock_timeout = '1s';
 
 -- psql: begin
 SELECT set_config('leader_election_portable.anyway', :'anyway', true) AS anyway \gset
@@ -129,8 +130,17 @@ $$;
 -- psql: end
 -- Is this the first run?  A later one is an update, also by pg_tle: it gives and
 -- takes no privileges of what is there.
+--
+-- It drops what is internal, and makes it anew: an older copy's may have other
+-- arguments and results, which CREATE OR REPLACE cannot change.
 DO $$
+DECLARE
+	routine pg_catalog.regprocedure;
 BEGIN
+	FOR routine IN SELECT p.oid FROM pg_catalog.pg_proc p
+			WHERE p.pronamespace = pg_catalog.to_regnamespace('leader_election_internal')::oid LOOP
+		EXECUTE 'DROP ROUTINE ' || routine;
+	END LOOP;
 	PERFORM pg_catalog.set_config('leader_election_portable.fresh',
 			(pg_catalog.to_regnamespace('leader_election') IS NULL)::text, true),
 		pg_catalog.set_config('leader_election_portable.known', (
@@ -246,7 +256,6 @@ CREATE TABLE IF NOT EXISTS leader_election.history (
 	backend_pid		integer,
 	PRIMARY KEY (election, term)
 );
-CREATE INDEX IF NOT EXISTS history_acquired_at ON leader_election.history (acquired_at);
 
 -- One that is created by the name of one that was dropped begins above its term.
 CREATE TABLE IF NOT EXISTS leader_election.dropped (
@@ -283,6 +292,10 @@ CREATE SEQUENCE IF NOT EXISTS leader_election_internal.session_number;
 
 DO $$
 BEGIN
+	-- IF NOT EXISTS would lock the table for one that exists.
+	IF pg_catalog.to_regclass('leader_election.history_acquired_at') IS NULL THEN
+		CREATE INDEX history_acquired_at ON leader_election.history (acquired_at);
+	END IF;
 	IF pg_catalog.to_regtype('leader_election.lease_grant') IS NULL THEN
 		CREATE TYPE leader_election.lease_grant AS (
 			term			bigint,
@@ -3277,6 +3290,12 @@ $$;
 INSERT INTO leader_election_internal.edition (number, version, changes)
 	SELECT 1, '1.0', 'the first one'
 	WHERE NOT EXISTS (SELECT 1 FROM leader_election_internal.edition WHERE number = 1);
+
+-- Calls that have looked at an election end before this commits: none of them goes on
+-- with a half that is new, or for an internal routine that is gone (XX000).  Those that
+-- come now wait.  Fences do not look there.  It is the last lock: views, which observers
+-- have locked before, come first.
+LOCK TABLE leader_election.election;
 
 -- psql: begin
 \if :{?in_transaction}

@@ -1,0 +1,136 @@
+# The portable edition, when its file is run over an older copy of it: internal routines
+# may have other types, other arguments or be gone; nobody loses a term by that, calls in
+# that moment end as busy at most, what was granted and revoked stays, and a run that
+# fails changes nothing.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $FILE = "$FindBin::RealBin/../../sql/portable.sql";
+my $node = new_server(start => 0, config => "client_min_messages = warning\n");
+$node->start;
+$node->safe_psql('postgres', $_) foreach 'CREATE ROLE installer LOGIN', 'CREATE ROLE app LOGIN', 'CREATE ROLE other LOGIN',
+  'CREATE DATABASE portable TEMPLATE template0', 'GRANT CREATE ON DATABASE portable TO installer';
+
+sub run_file
+{
+	my ($file) = @_;
+
+	IPC::Run::run([ 'psql', '-Xq', '-v', 'anyway=1', '-f', $file, '-d', $node->connstr('portable') . ' user=installer' ],
+		'<' => \'', '>' => \my $out, '2>' => \my $err);
+	return ($? >> 8) . " $err$out";
+}
+
+# An older copy: an argument and a result of another type, an argument of another name,
+# and a routine that is there no more
+my $old = slurp_file($FILE);
+ok($old =~ s/(FUNCTION leader_election_internal\.check_term\()term bigint(.*?IF )term /$1of_term bigint$2of_term /s, 'another argument');
+ok($old =~ s/(FUNCTION leader_election_internal\.tries\(.*?RETURNS )integer/$1bigint/, 'and another result');
+ok($old =~ s/(?=CREATE OR REPLACE FUNCTION leader_election_internal\.busy\()/CREATE FUNCTION leader_election_internal.gone() RETURNS void LANGUAGE sql AS '';\n/, 'and one more');
+my $folder = PostgreSQL::Test::Utils::tempdir();
+append_to_file("$folder/old.sql", $old);
+is(run_file("$folder/old.sql"), '0 ', 'an older copy is installed');
+
+my $owner = session($node, name => 'owner', dbname => 'portable', user => 'installer');
+$owner->query($_) foreach 'GRANT USAGE ON SCHEMA leader_election TO app, other',
+  'GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app',
+  'REVOKE EXECUTE ON FUNCTION leader_election.leader(text) FROM PUBLIC',
+  q(SELECT leader_election.create_election(e, takeover_delay => '0', lease_duration => '10 min') FROM unnest(ARRAY['detached', 'session', 'changes']) e);
+my ($detached, $session, $changes, $watcher, $beside) =
+  map { session($node, name => $_, dbname => 'portable', user => 'app') } qw(detached session changes watcher beside);
+my $term = $detached->acquire('detached', 'one');
+is($session->query("SELECT leader_election.join('session', 'two', auto_renew => false)"), 1, 'a session leads');
+
+# What an update must not change: who may do what, and who leads in which term
+my $RIGHTS = q(SELECT string_agg(x, ' ' ORDER BY x) FROM (
+	SELECT n.nspname || n.nspacl::text FROM pg_namespace n WHERE n.nspname LIKE 'leader_election%'
+	UNION ALL SELECT c.relname || coalesce(c.relacl::text, '') FROM pg_class c WHERE c.relnamespace::regnamespace::text LIKE 'leader_election%'
+	UNION ALL SELECT p.oid::regprocedure || p.proacl::text FROM pg_proc p WHERE p.pronamespace = 'leader_election'::regnamespace) a (x));
+my $LEADERS = q(SELECT string_agg(concat_ws(' ', election, state, leader, term), ', ' ORDER BY election) FROM leader_election.status WHERE election <> 'changes');
+my $ROUTINES = q(SELECT md5(string_agg(concat_ws(' ', p.oid::regprocedure, p.proargnames, p.prorettype::regtype, p.prosrc), ' ' ORDER BY p.oid::regprocedure::text)) FROM pg_proc p
+	WHERE p.pronamespace::regnamespace::text LIKE 'leader_election%');
+my ($rights, $leaders, $routines) = map { scalar $owner->query($_) } $RIGHTS, $LEADERS, $ROUTINES;
+
+# A run that fails changes nothing: something is in the way.
+$owner->query('CREATE VIEW leader_election_internal.needs AS SELECT leader_election_internal.tries() AS n');
+isnt(substr(run_file($FILE), 0, 1), '0', 'a run fails');
+is($owner->query($ROUTINES), $routines, 'and leaves all routines as they were');
+is($detached->query("SELECT term FROM leader_election.renew('detached', $term)"), $term, 'which work');
+$owner->query('DROP VIEW leader_election_internal.needs');
+
+# So does one that meets a call whose transaction goes on. It does not hold up others
+# for longer than a second.
+$beside->query("BEGIN; SELECT count(*) FROM leader_election.acquire('changes', 'beside')");
+like(run_file($FILE), qr/^[^0].*lock timeout/s, 'a run that a call holds up ends');
+is($owner->query($ROUTINES), $routines, 'it has changed nothing, either');
+$beside->query('ROLLBACK');
+
+# A fence is no hindrance.
+$beside->query("BEGIN; SELECT leader_election.assert_leader('detached', $term)");
+
+# Leaders renew, a candidate is elected and gives up, and a listener waits, all the time.
+$owner->query(q(CREATE SCHEMA work; GRANT ALL ON SCHEMA work TO app));
+$detached->query(q(CREATE TABLE work.said (call text, state text, answer text);
+	CREATE PROCEDURE work.repeat(call text) LANGUAGE plpgsql AS $$
+	DECLARE
+		state text;
+		answer text;
+	BEGIN
+		WHILE NOT EXISTS (SELECT FROM work.said s WHERE s.call = 'stop') LOOP
+			BEGIN
+				state := '00000';
+				EXECUTE call INTO answer;
+			EXCEPTION WHEN OTHERS THEN
+				state := SQLSTATE;
+				answer := SQLERRM;
+			END;
+			COMMIT;
+			INSERT INTO work.said VALUES (call, state, answer);
+			COMMIT;
+			PERFORM pg_sleep(0.001);
+		END LOOP;
+	END $$));
+my %CALLS = (
+	"SELECT r.term FROM leader_election.renew('detached', $term) r" => $detached,
+	q(SELECT r.term FROM leader_election.renew('session') r) => $session,
+	q(SELECT leader_election.release('changes', a.term) FROM leader_election.acquire('changes', 'three') a) => $changes,
+	q(SELECT string_agg(s.leader, ' ') FROM leader_election.status s WHERE s.election <> 'changes') => $watcher);
+$CALLS{$_}->query_async("CALL work.repeat(\$call\$$_\$call\$)") foreach keys %CALLS;
+my $made = 'SELECT count(*) FROM (SELECT call FROM work.said GROUP BY 1 HAVING count(*) FILTER (WHERE state = $$00000$$) > 20) x';
+wait_for($node, $made, scalar keys %CALLS, undef, 'portable');
+foreach my $file ($FILE, "$folder/old.sql", $FILE)
+{
+	my $said;
+
+	$node->safe_psql('portable', 'TRUNCATE work.said');
+	wait_until(sub { ($said = run_file($file)) !~ /lock timeout/ }, 'the update');
+	is($said, '0 ', 'the file is run over another copy');
+	wait_for($node, $made, scalar keys %CALLS, undef, 'portable');
+	is($node->safe_psql('portable', "SELECT DISTINCT call, state, answer FROM work.said WHERE state NOT IN ('00000', '55P03')"), '', 'no call fails otherwise than as busy');
+	is($node->safe_psql('portable', "SELECT DISTINCT call FROM work.said WHERE state = '00000' AND answer IS NULL AND call LIKE '%renew%'"), '', 'no term is lost');
+}
+$node->safe_psql('portable', q(INSERT INTO work.said VALUES ('stop')));
+foreach my $caller (values %CALLS)
+{
+	$caller->result;
+	is($caller->sqlstate, '00000', 'a caller ends');
+}
+is($beside->sqlstate_of('COMMIT'), '00000', 'the fence has stood through it');
+
+is($owner->query($LEADERS), $leaders, 'each leader leads on in its term');
+is($session->query("SELECT leader_election.is_leader('session')"), 't', 'as a session knows');
+is($owner->query('SELECT count(*) = count(DISTINCT term) FROM leader_election.history WHERE election = $$changes$$'), 't', 'no term was given twice');
+is($owner->query($RIGHTS), $rights, 'who may do what is as it was');
+is($owner->query(q(SELECT count(*) FROM pg_proc p WHERE p.pronamespace = 'leader_election_internal'::regnamespace
+	AND (p.proname = 'gone' OR has_function_privilege('app', p.oid, 'EXECUTE') OR has_function_privilege('other', p.oid, 'EXECUTE')))),
+	0, 'what is internal is the present file\'s, and nobody else may call it');
+my $fresh = session($node, name => 'fresh', dbname => 'portable', user => 'app');
+is($fresh->query("SELECT leader_election.release('detached', $term)"), 't', 'a new session calls what is new');
+
+done_testing();
