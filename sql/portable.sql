@@ -21,15 +21,13 @@
 --		fence				FOR KEY SHARE		held to its transaction's end
 --		change of holder	FOR UPDATE			waits for both, both wait for it
 --
---	 Who changes the holder locks the row FOR UPDATE, and *then* updates it, in
---	 the same subtransaction.  That marks the old version as one whose key has
---	 changed, although no indexed column does.  So a fence whose snapshot is
---	 older gets the new row (READ COMMITTED) or 40001 (REPEATABLE READ).  After
---	 an UPDATE alone, or if a savepoint or an EXCEPTION block comes between the
---	 two, the mark is missing: the fence would lock the old version, find the
---	 old leader there, and let a late write through.  The same holds if another
---	 subtransaction has locked the row before, however weakly: then the UPDATE is
---	 a member of a multixact.  So such a change is refused (lock_lease()).
+--	 Who changes the holder locks the row FOR UPDATE, deletes it and inserts it anew
+--	 (replace_row()), and *then* updates it.  So a fence whose snapshot is older gets
+--	 the new row (READ COMMITTED) or 40001 (REPEATABLE READ).  An UPDATE alone
+--	 changes no key: the fence would lock the old version, find the old leader
+--	 there, and let a late write through.  (The lock FOR UPDATE has the UPDATE marked
+--	 as one of a key, but not if it was taken in another subtransaction, nor beside a
+--	 weaker lock of another one.  A caller makes these as it likes.)
 --
 -- * clock_timestamp() is read after the row is locked, and every condition is
 --	 looked at again then.  A deadline that was computed before the wait for the
@@ -38,8 +36,7 @@
 --
 -- * No call waits for long.  Rows are tried with SKIP LOCKED, for a second at
 --	 most, and then the call fails with the extension's 55P03.  A lock_timeout
---	 would have to be caught by an EXCEPTION block, see above: it bounds only what
---	 is inserted or deleted before a lease is locked.
+--	 bounds only what is inserted or deleted before a lease is locked.
 --
 -- * Order: candidate, lease, history.  A leader that gives up writes no
 --	 candidate's row: that it sits out is noted in the lease (gave_up).  leave()
@@ -505,32 +502,15 @@ $$;
 -- Lock the lease, to renew it, or (to_change) to change its holder.  The caller
 -- reads the clock after that.
 --
--- A lock FOR UPDATE that changed nothing is kept to the end of the transaction.
--- If a later call of this transaction changed the holder, perhaps in another
--- subtransaction (a block with EXCEPTION), its UPDATE would not mark the row:
--- so it is refused, whatever statement it belongs to.  changed() lifts that.
---
--- So it is after a weaker lock of this transaction, to renew or to fence.  Beside
--- that of another subtransaction, FOR UPDATE and UPDATE become members of a
--- multixact, and a fence that follows a renewal to that version judges each by
--- itself: no lock is in its way, and no UPDATE says that the key has changed.
--- Nothing lifts this: the weaker lock passes to the new version of the row.
---
 -- A row that is locked is waited for, for so long at most.  Then the call fails or,
 -- if it may not, NULL is returned.
-CREATE OR REPLACE FUNCTION leader_election_internal.lock_lease(what text, el text, to_change boolean,
+CREATE OR REPLACE FUNCTION leader_election_internal.lock_lease(el text, to_change boolean,
 	wait interval DEFAULT '1 s', may_fail boolean DEFAULT true) RETURNS leader_election.lease
 LANGUAGE plpgsql AS $$
 DECLARE
 	seen record;		-- one column that is a row costs half as much as all its columns
-	locked text := nullif(current_setting('leader_election_portable.locked', true), '');
-	kept CONSTANT text := nullif(current_setting('leader_election_portable.kept', true), '');
 	tries integer;
 BEGIN
-	IF locked::jsonb ? el OR to_change AND (kept::jsonb ? el
-			OR nullif(current_setting('leader_election_portable.fenced', true), '')::jsonb ? el) THEN
-		PERFORM leader_election_internal.in_block(what);
-	END IF;
 	LOOP
 		IF to_change THEN
 			SELECT x AS lease INTO seen FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;
@@ -550,22 +530,16 @@ BEGIN
 		END IF;
 		PERFORM pg_sleep(0.002);
 	END LOOP;
-	IF to_change THEN
-		locked := set_config('leader_election_portable.locked',
-			(coalesce(locked::jsonb, '{}') || jsonb_build_object(el, true))::text, true);
-	ELSE
-		locked := set_config('leader_election_portable.kept',
-			(coalesce(kept::jsonb, '{}') || jsonb_build_object(el, true))::text, true);
-	END IF;
 	RETURN seen.lease;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election_internal.changed(el text) RETURNS void
+-- The holder will change.  The caller has locked the row FOR UPDATE.
+CREATE OR REPLACE FUNCTION leader_election_internal.replace_row(el text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM set_config('leader_election_portable.locked',
-		(coalesce(nullif(current_setting('leader_election_portable.locked', true), ''), '{}')::jsonb - el)::text, true);
+	WITH old AS (DELETE FROM leader_election.lease x WHERE x.election = el RETURNING x.*)
+		INSERT INTO leader_election.lease SELECT old.* FROM old;
 END
 $$;
 
@@ -923,7 +897,7 @@ $$;
 -- The clock was set back, so that a lease is further ahead than its length: what its
 -- holder is told has to be in the row.  Else it could be over before, once the clock
 -- is right again.  NULL: the term is over.
-CREATE OR REPLACE FUNCTION leader_election_internal.shorten(what text, l leader_election.lease)
+CREATE OR REPLACE FUNCTION leader_election_internal.shorten(l leader_election.lease)
 RETURNS leader_election.lease
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -931,7 +905,7 @@ DECLARE
 	of_term CONSTANT bigint := l.term;
 BEGIN
 	PERFORM leader_election_internal.write(l.duration);
-	l := leader_election_internal.lock_lease(what, l.election, false);
+	l := leader_election_internal.lock_lease(l.election, false);
 	IF l.leader IS NULL OR l.term <> of_term THEN
 		RETURN NULL;
 	END IF;
@@ -971,8 +945,8 @@ BEGIN
 END
 $$;
 
--- The leadership ends, and nobody follows yet.  The caller has locked the row by
--- lock_lease(..., true).
+-- The leadership ends, and nobody follows yet.  The caller has locked the row FOR
+-- UPDATE.
 CREATE OR REPLACE FUNCTION leader_election_internal.vacate(l leader_election.lease,
 	e leader_election.election, s leader_election.server, reason text, detail text,
 	not_before timestamptz, is_hold boolean, sits_out boolean,
@@ -980,6 +954,7 @@ CREATE OR REPLACE FUNCTION leader_election_internal.vacate(l leader_election.lea
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
+	PERFORM leader_election_internal.replace_row(l.election);
 	UPDATE leader_election.lease x SET leader = NULL, kind = NULL, session_id = NULL, session_started = NULL,
 		backend_pid = NULL, role = NULL, metadata = NULL, metadata_at = NULL, request = NULL,
 		previous_term = NULL, yielding = false,
@@ -990,8 +965,7 @@ BEGIN
 		not_before_at = greatest(not_before, l.not_before_at),
 		held = CASE WHEN l.not_before_at IS NOT NULL THEN true ELSE is_hold END
 		WHERE x.election = l.election;
-	PERFORM leader_election_internal.changed(l.election),
-		leader_election_internal.end_term(l, reason, detail, t),
+	PERFORM leader_election_internal.end_term(l, reason, detail, t),
 		leader_election_internal.notify(s, e, 'vacated', l.term, NULL, l.leader, reason, NULL, t);
 END
 $$;
@@ -1020,8 +994,7 @@ $$;
 -- Standing, and being elected
 --
 
--- The election, which is made on first use.  Its block with EXCEPTION ends before
--- any lease is locked.
+-- The election, which is made on first use
 CREATE OR REPLACE FUNCTION leader_election_internal.get_or_create(el text, me name,
 	s leader_election.server) RETURNS leader_election.election
 LANGUAGE plpgsql AS $$
@@ -1149,7 +1122,6 @@ BEGIN
 	END IF;
 
 	IF c.candidate IS NULL THEN
-		-- No lease is locked yet: a block with EXCEPTION does no harm here.
 		BEGIN
 			PERFORM set_config('lock_timeout', 2 * leader_election_internal.tries() || 'ms', true);
 			INSERT INTO leader_election.candidate AS n (election, candidate, kind, role, rank, progress,
@@ -1236,7 +1208,7 @@ $$;
 -- A candidate stands, and asks for the lease.  Returns it if the candidate leads:
 -- if this very statement granted it, or an earlier call with this request, or
 -- (a session) it led before.
-CREATE OR REPLACE FUNCTION leader_election_internal.elect(what text, el text, who text, is_kind text,
+CREATE OR REPLACE FUNCTION leader_election_internal.elect(el text, who text, is_kind text,
 	key bigint, is_rank integer, is_progress bigint, is_metadata jsonb, is_run text, attempts integer,
 	is_request uuid) RETURNS leader_election.lease_grant
 LANGUAGE plpgsql AS $$
@@ -1283,7 +1255,7 @@ BEGIN
 			AND (key IS NOT NULL OR l.request = is_request OR granted -> el = to_jsonb(l.term)) THEN
 		c := leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
 		IF l.expires_at > t + l.duration THEN
-			l := leader_election_internal.shorten(what, l);
+			l := leader_election_internal.shorten(l);
 		END IF;
 		RETURN CASE WHEN l.term IS NOT NULL THEN leader_election_internal.grant_of(l) END;
 	END IF;
@@ -1304,8 +1276,8 @@ BEGIN
 		RETURN nobody;
 	END IF;
 
-	-- Something may be due.  From the lock to the UPDATE there is no savepoint and
-	-- no block with EXCEPTION, and the clock and the settings are read anew.
+	-- Something may be due.  The clock and the settings are read anew when the row is
+	-- locked.
 	--
 	-- The row may be locked for long, by a fence.  join() and campaign(), which ask
 	-- again, only try.  acquire() waits, for a sixth of a lease at most: so the
@@ -1322,7 +1294,7 @@ BEGIN
 		RETURN nobody;
 	END IF;
 	PERFORM leader_election_internal.write(e.lease_duration);
-	l := leader_election_internal.lock_lease(what, el, true,
+	l := leader_election_internal.lock_lease(el, true,
 		CASE WHEN is_kind = 'detached' THEN e.lease_duration / 6 ELSE '0' END,
 		is_kind = 'detached' AND (is_run IS NOT NULL OR c.seen_at <> t));
 	IF l.election IS NULL THEN
@@ -1335,13 +1307,11 @@ BEGIN
 		IF l.expires_at > t + l.duration THEN
 			-- The clock was set back.  A lease lasts for its length at most.
 			UPDATE leader_election.lease SET expires_at = t + l.duration WHERE election = el;
-			PERFORM leader_election_internal.changed(el);
 		END IF;
 		RETURN nobody;
 	END IF;
 	IF leader_election_internal.is_delayed_too_long(l, e, t) THEN
 		UPDATE leader_election.lease SET not_before_at = t + e.takeover_delay WHERE election = el;
-		PERFORM leader_election_internal.changed(el);
 		RETURN nobody;
 	END IF;
 	IF is_run IS NOT NULL AND NOT leader_election_internal.may_run(l, is_run, attempts) THEN
@@ -1362,6 +1332,7 @@ BEGIN
 		PERFORM leader_election_internal.end_term(l, reason, NULL, t);
 	END IF;
 	new_term := leader_election_internal.next_term(l, s);
+	PERFORM leader_election_internal.replace_row(el);
 	UPDATE leader_election.lease SET term = new_term, previous_term = NULL, leader = who, kind = is_kind,
 		session_id = key, session_started = c.session_started, backend_pid = c.backend_pid, role = me,
 		rank = c.rank, progress = c.progress, metadata = c.metadata, metadata_at = NULL,
@@ -1376,8 +1347,7 @@ BEGIN
 			INTO l.term, l.expires_at, l.duration, l.yielding;
 	INSERT INTO leader_election.history (election, term, leader, acquired_at, kind, role, client_addr, backend_pid)
 		VALUES (el, new_term, who, t, is_kind, me, inet_client_addr(), c.backend_pid);
-	PERFORM leader_election_internal.changed(el),
-		leader_election_internal.prune(s.history_retention, 10),
+	PERFORM leader_election_internal.prune(s.history_retention, 10),
 		leader_election_internal.notify(s, e, 'elected', new_term, who, previous, reason, NULL, t),
 		set_config('leader_election_portable.granted', (granted || jsonb_build_object(el, new_term))::text, true);
 	RETURN leader_election_internal.grant_of(l);
@@ -1427,7 +1397,7 @@ BEGIN
 				ELSE 'attempts is out of range: ' || $7 END,
 			DETAIL = 'It is how often a run may be granted, 1 or more.';
 	END IF;
-	g := leader_election_internal.elect('acquire', $1, $2, 'detached', NULL, $3, $4, $5, $6, $7, $8);
+	g := leader_election_internal.elect($1, $2, 'detached', NULL, $3, $4, $5, $6, $7, $8);
 	IF g.term IS NOT NULL THEN
 		RETURN NEXT g;
 	END IF;
@@ -1473,7 +1443,7 @@ BEGIN
 					HINT = 'Two clients may share this session. Behind a transaction pooler use detached candidates: acquire().';
 		END IF;
 	END IF;
-	RETURN (leader_election_internal.elect('join', $1, $2, 'session', key, $3, $4, $5, NULL, NULL, NULL)).term;
+	RETURN (leader_election_internal.elect($1, $2, 'session', key, $3, $4, $5, NULL, NULL, NULL)).term;
 END
 $$;
 
@@ -1710,7 +1680,7 @@ BEGIN
 	IF l.identity IS DISTINCT FROM s.identity THEN
 		-- A leader of the former server goes on here, in a new term.  That is a
 		-- change of holder to all fences.
-		l := leader_election_internal.lock_lease('renew', $1, true);
+		l := leader_election_internal.lock_lease($1, true);
 		t := clock_timestamp();
 		SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 		IF NOT by_term OR l.leader IS NULL OR l.identity IS NOT DISTINCT FROM s.identity
@@ -1720,6 +1690,7 @@ BEGIN
 		END IF;
 		PERFORM leader_election_internal.end_term(l, 'failover', NULL, t);
 		new_term := leader_election_internal.next_term(l, s);
+		PERFORM leader_election_internal.replace_row($1);
 
 		-- On the former server the lease may last longer than leases are granted for
 		-- now. The hold keeps others from following before the grace is over, even if
@@ -1734,7 +1705,7 @@ BEGIN
 			WHERE election = $1 RETURNING * INTO l;
 		INSERT INTO leader_election.history (election, term, leader, acquired_at, kind, role, client_addr)
 			VALUES ($1, new_term, l.leader, t, l.kind, l.role, inet_client_addr());
-		PERFORM leader_election_internal.changed($1), leader_election_internal.refresh(l, e, $3, $4, t),
+		PERFORM leader_election_internal.refresh(l, e, $3, $4, t),
 			leader_election_internal.notify(s, e, 'elected', new_term, l.leader, l.leader, 'failover', NULL, t);
 		RETURN NEXT leader_election_internal.grant_of(l);
 		RETURN;
@@ -1742,7 +1713,7 @@ BEGIN
 
 	-- The settings again, too: alter_election() may have made the lease shorter while
 	-- we waited, and nobody is to get the longer one once it has committed.
-	l := leader_election_internal.lock_lease('renew', $1, false);
+	l := leader_election_internal.lock_lease($1, false);
 	t := clock_timestamp();
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 	IF l.leader IS NULL OR l.identity IS DISTINCT FROM s.identity OR t >= l.expires_at
@@ -1771,12 +1742,12 @@ $$;
 
 -- The holder of a term (or, term NULL, this session) gives up.  True if it led,
 -- or its run was recorded as done.
-CREATE OR REPLACE FUNCTION leader_election_internal.give_up(what text, el text, term bigint, key bigint,
+CREATE OR REPLACE FUNCTION leader_election_internal.give_up(el text, term bigint, key bigint,
 	instead text, reason text, hold interval, done boolean, to_candidate text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	of_term CONSTANT bigint := $3;
+	of_term CONSTANT bigint := $2;
 	s leader_election.server;
 	e leader_election.election;
 	l leader_election.lease;
@@ -1814,7 +1785,7 @@ BEGIN
 	END IF;
 
 	PERFORM leader_election_internal.write(e.lease_duration);
-	l := leader_election_internal.lock_lease(what, el, true);
+	l := leader_election_internal.lock_lease(el, true);
 	t := clock_timestamp();
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = el;
 	state := leader_election_internal.state(l, s, t);
@@ -1825,7 +1796,6 @@ BEGIN
 	END IF;
 	IF finishes AND l.run IS NOT NULL AND (l.run_done IS NULL OR l.run > l.run_done) THEN
 		UPDATE leader_election.lease SET run_done = run, done_at = t WHERE election = el;
-		PERFORM leader_election_internal.changed(el);
 	END IF;
 	IF state = 'stale' AND NOT finishes THEN
 		IF leader_election_internal.grace(l, e, s) > t THEN
@@ -1884,7 +1854,7 @@ BEGIN
 			leader_election_internal.check_term($2),
 			leader_election_internal.check_interval('hold', $3, '0', '366 days');
 	END IF;
-	RETURN leader_election_internal.give_up('release', $1, $2, NULL, 'resign(election)', 'resigned',
+	RETURN leader_election_internal.give_up($1, $2, NULL, 'resign(election)', 'resigned',
 		$3, coalesce($4, false), NULL);
 END
 $$;
@@ -1899,7 +1869,7 @@ BEGIN
 		leader_election_internal.check_text('election name', $1, 1, 200),
 		leader_election_internal.check_term($2),
 		leader_election_internal.check_text('candidate name', $3, 1, 200);
-	RETURN leader_election_internal.give_up('transfer', $1, $2, NULL, 'transfer(election, to_candidate)',
+	RETURN leader_election_internal.give_up($1, $2, NULL, 'transfer(election, to_candidate)',
 		'transferred', NULL, false, $3);
 END
 $$;
@@ -1920,7 +1890,7 @@ BEGIN
 		RAISE EXCEPTION 'candidate "%" cannot transfer election "%" to itself', $2, $1
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	RETURN leader_election_internal.give_up('transfer', $1, NULL, key, NULL, 'transferred', NULL, false, $2);
+	RETURN leader_election_internal.give_up($1, NULL, key, NULL, 'transferred', NULL, false, $2);
 END
 $$;
 
@@ -1932,14 +1902,14 @@ BEGIN
 	PERFORM leader_election_internal.enter('resign'),
 		leader_election_internal.check_text('election name', $1, 1, 200),
 		leader_election_internal.check_interval('hold', $2, '0', '366 days');
-	RETURN leader_election_internal.give_up('resign', $1, NULL, leader_election_internal.live_key(), NULL,
+	RETURN leader_election_internal.give_up($1, NULL, leader_election_internal.live_key(), NULL,
 		'resigned', $2, false, NULL);
 END
 $$;
 
 -- The candidate's row goes last: until this commits, who looks for others to
 -- elect may still count it, and no more than that.
-CREATE OR REPLACE FUNCTION leader_election_internal.leave_session(what text, el text, key bigint) RETURNS boolean
+CREATE OR REPLACE FUNCTION leader_election_internal.leave_session(el text, key bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
 	c leader_election.candidate;
@@ -1949,7 +1919,7 @@ BEGIN
 	IF c.role <> leader_election_internal.caller() THEN
 		PERFORM leader_election_internal.not_owner(el, c.candidate, c.role);
 	END IF;
-	PERFORM leader_election_internal.give_up(what, el, NULL, key, NULL, 'left', NULL, false, NULL);
+	PERFORM leader_election_internal.give_up(el, NULL, key, NULL, 'left', NULL, false, NULL);
 	DELETE FROM leader_election.candidate x WHERE x.election = el AND x.candidate = c.candidate
 		AND x.session_id = key;
 	RETURN FOUND;
@@ -1963,7 +1933,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	PERFORM leader_election_internal.enter('leave'),
 		leader_election_internal.check_text('election name', $1, 1, 200);
-	RETURN leader_election_internal.leave_session('leave', $1, leader_election_internal.live_key());
+	RETURN leader_election_internal.leave_session($1, leader_election_internal.live_key());
 END
 $$;
 
@@ -1980,7 +1950,7 @@ BEGIN
 	key := leader_election_internal.live_key();
 	FOR el IN SELECT c.election FROM leader_election.candidate c
 			WHERE c.session_id = key AND c.session_started = pg_postmaster_start_time() ORDER BY 1 LOOP
-		IF leader_election_internal.leave_session('leave_all', el, key) THEN
+		IF leader_election_internal.leave_session(el, key) THEN
 			n := n + 1;
 		END IF;
 	END LOOP;
@@ -2028,7 +1998,7 @@ BEGIN
 		PERFORM leader_election_internal.busy($1);
 	END IF;
 	PERFORM leader_election_internal.write(e.lease_duration);
-	l := leader_election_internal.lock_lease('leave', $1, false);
+	l := leader_election_internal.lock_lease($1, false);
 	IF (l.leader, l.role) IS NOT DISTINCT FROM ($2, me)
 			AND leader_election_internal.state(l, s, clock_timestamp()) IN ('led', 'stale') THEN
 		RAISE EXCEPTION 'candidate "%" leads election "%"', $2, $1
@@ -2353,7 +2323,7 @@ BEGIN
 	END IF;
 	s := leader_election_internal.server($1);
 	PERFORM leader_election_internal.write(e.lease_duration);
-	l := leader_election_internal.lock_lease('alter_election', $1, false);
+	l := leader_election_internal.lock_lease($1, false);
 	e := leader_election_internal.owned($1);
 	IF $3 < e.lease_duration AND leader_election_internal.grace(l, e, s) > clock_timestamp() THEN
 		PERFORM leader_election_internal.busy($1);		-- do not shorten the grace
@@ -2384,7 +2354,7 @@ BEGIN
 	END IF;
 	e := leader_election_internal.owned($1);
 	PERFORM leader_election_internal.write(e.lease_duration),
-		leader_election_internal.lock_lease('set_run_done', $1, false),
+		leader_election_internal.lock_lease($1, false),
 		leader_election_internal.owned($1);
 	UPDATE leader_election.lease SET run_done = $2, done_at = CASE WHEN $2 IS NOT NULL THEN clock_timestamp() END,
 		run_granted = NULL, run_attempts = NULL,
@@ -2420,7 +2390,7 @@ BEGIN
 	EXCEPTION WHEN lock_not_available THEN
 		PERFORM leader_election_internal.busy($1);
 	END;
-	l := leader_election_internal.lock_lease('drop_election', $1, true);
+	l := leader_election_internal.lock_lease($1, true);
 	e := leader_election_internal.owned($1);
 	t := clock_timestamp();
 	state := leader_election_internal.state(l, s, t);
@@ -2440,7 +2410,6 @@ BEGIN
 		ON CONFLICT ON CONSTRAINT dropped_pkey DO UPDATE SET term = greatest(d.term, EXCLUDED.term);
 	DELETE FROM leader_election.lease x WHERE x.election = $1;
 	DELETE FROM leader_election.election x WHERE x.election = $1;
-	PERFORM leader_election_internal.changed($1);
 END
 $$;
 
@@ -2468,7 +2437,7 @@ BEGIN
 	e := leader_election_internal.owned($1);
 	s := leader_election_internal.server($1);
 	PERFORM leader_election_internal.write(e.lease_duration);
-	l := leader_election_internal.lock_lease('request_yield', $1, false);
+	l := leader_election_internal.lock_lease($1, false);
 	t := clock_timestamp();
 	IF leader_election_internal.state(l, s, t) <> 'led' THEN
 		RETURN NULL;
@@ -2799,7 +2768,7 @@ BEGIN
 		SELECT * INTO l FROM leader_election.lease x WHERE x.election = e.election;
 		CONTINUE WHEN leader_election_internal.state(l, s, clock_timestamp()) NOT IN ('expired', 'orphaned');
 		PERFORM leader_election_internal.write(e.lease_duration);
-		l := leader_election_internal.lock_lease('tick', e.election, true, '0', false);
+		l := leader_election_internal.lock_lease(e.election, true, '0', false);
 		CONTINUE WHEN l.leader IS NULL;
 		t := clock_timestamp();
 		SELECT x.* INTO e FROM leader_election.election x WHERE x.election = l.election;
