@@ -341,11 +341,11 @@ $$;
 -- but the session is that of the role that gave the command, or of the first
 -- superuser.  In its name these functions must not call: so there is no caller
 -- then (42501).  No function tells of such an operation, but the server refuses
--- to DECLARE a cursor WITH HOLD in it, and in nothing else.
+-- UNLISTEN in it, and in nothing else.  Nobody listens to that channel.
 CREATE OR REPLACE FUNCTION leader_election_internal.caller() RETURNS name
 LANGUAGE plpgsql AS $$
 BEGIN
-	EXECUTE 'DECLARE leader_election_caller CURSOR WITH HOLD FOR SELECT; CLOSE leader_election_caller';
+	UNLISTEN "leader_election_internal.caller()";
 	RETURN leader_election_internal.session_role();
 END
 $$;

@@ -599,6 +599,18 @@ is($hostile->query("CALL leader_election.campaign('$election', 'c', '10 ms', aut
 is($one->query("SELECT count(*) FROM leader_election.candidates WHERE election = '$election'"), 1,
 	'which has left no candidate behind');
 is($hostile->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, 'functions do not mind it');
+
+# Nor from what else the session has: its cursors, prepared statements and channels.
+my ($names) = $locker->query("SELECT pg_get_functiondef('leader_election_internal.caller'::regproc)") =~ /\$function\$(.*)\$function\$/s;
+foreach my $name (grep { !/^"leader_election_internal\.caller\(\)"$/ } 'leader_election_caller', $names =~ /(\w*leader_election\w*|"[^"]*")/g)
+{
+	$hostile->query("DECLARE $name CURSOR WITH HOLD FOR SELECT 42");
+	$hostile->query("PREPARE $name AS SELECT 43; LISTEN $name");
+	is($hostile->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, "nor a cursor, a statement and a channel of its own: $name");
+	is(join(' ', $hostile->query("FETCH $name"), $hostile->query("EXECUTE $name"), $hostile->query('SELECT pg_listening_channels()')),
+		"42 43 $name", 'which it has still');
+	$hostile->query("CLOSE $name; DEALLOCATE $name; UNLISTEN *");
+}
 $hostile->finish;
 
 # ROLLBACK TO gives the fence back, and the trigger knows.
