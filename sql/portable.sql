@@ -1969,6 +1969,7 @@ DECLARE
 	l leader_election.lease;
 	c leader_election.candidate;
 	t timestamptz;
+	tries integer;
 BEGIN
 	PERFORM leader_election_internal.enter('leave'),
 		leader_election_internal.check_text('election name', $1, 1, 200),
@@ -1982,21 +1983,26 @@ BEGIN
 	-- Its row is locked first: nobody elects it from then on, for its own calls
 	-- are the only ones that do, and these lock that row before the lease.  The lease
 	-- is locked, too: if it was granted after this snapshot was made, that is 40001.
-	SELECT * INTO c FROM leader_election.candidate x WHERE x.election = $1 AND x.candidate = $2;
-	t := clock_timestamp();
-	IF NOT FOUND OR NOT leader_election_internal.is_alive(c, e.lease_duration, t) THEN
-		RETURN false;
-	ELSIF c.kind = 'session' THEN
-		RAISE EXCEPTION 'candidate "%" of election "%" is a session', $2, $1
-			USING ERRCODE = 'invalid_parameter_value', HINT = 'Call leave(election) in that session.';
-	ELSIF c.role <> me THEN
-		PERFORM leader_election_internal.not_owner($1, $2, c.role);
-	END IF;
-	PERFORM 1 FROM leader_election.candidate x WHERE x.election = $1 AND x.candidate = $2
-		FOR UPDATE SKIP LOCKED;
-	IF NOT FOUND THEN
-		PERFORM leader_election_internal.busy($1);
-	END IF;
+	LOOP
+		SELECT * INTO c FROM leader_election.candidate x WHERE x.election = $1 AND x.candidate = $2;
+		t := clock_timestamp();
+		IF NOT FOUND OR NOT leader_election_internal.is_alive(c, e.lease_duration, t) THEN
+			RETURN false;
+		ELSIF c.kind = 'session' THEN
+			RAISE EXCEPTION 'candidate "%" of election "%" is a session', $2, $1
+				USING ERRCODE = 'invalid_parameter_value', HINT = 'Call leave(election) in that session.';
+		ELSIF c.role <> me THEN
+			PERFORM leader_election_internal.not_owner($1, $2, c.role);
+		END IF;
+		PERFORM 1 FROM leader_election.candidate x WHERE x.election = $1 AND x.candidate = $2
+			AND x.kind = c.kind AND x.role = c.role FOR UPDATE SKIP LOCKED;
+		EXIT WHEN FOUND;
+		tries := coalesce(tries, leader_election_internal.tries()) - 1;
+		IF tries < 0 THEN
+			PERFORM leader_election_internal.busy($1);
+		END IF;
+		PERFORM pg_sleep(0.002);
+	END LOOP;
 	PERFORM leader_election_internal.write(e.lease_duration);
 	l := leader_election_internal.lock_lease($1, false);
 	IF (l.leader, l.role) IS NOT DISTINCT FROM ($2, me)

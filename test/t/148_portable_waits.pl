@@ -68,6 +68,25 @@ is($holder->sqlstate_of('COMMIT'), '00000', 'the fence ends');
 is(query_unless_busy($caller, "SELECT term FROM leader_election.acquire('e', 'two')"), $term + 1, 'and it is elected');
 
 #
+# For a candidate's row, which a call of the same candidate has locked
+#
+
+$caller->acquire('e', 'five');
+$holder->query('BEGIN');
+$holder->query(q(SELECT FROM leader_election.candidate WHERE candidate = 'five' FOR NO KEY UPDATE));
+$caller->query_async(q(SELECT leader_election.leave('e', 'five')));
+wait_until(sub { $caller->finished || $observer->query('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $caller->backend_pid) eq 'PgSleep' },
+	'a candidate that leaves to wait for it, or not');
+$holder->query('COMMIT');
+is($caller->result, 't', 'who leaves while a call of its own goes on waits for that');
+$caller->acquire('e', 'five');
+$holder->query('BEGIN');
+$holder->query(q(SELECT FROM leader_election.candidate WHERE candidate = 'five' FOR NO KEY UPDATE));
+is($caller->sqlstate_of(q(SELECT leader_election.leave('e', 'five'))), '55P03', 'but not for long');
+$holder->query('COMMIT');
+is($caller->query(q(SELECT leader_election.leave('e', 'five'))), 't', 'and leaves then');
+
+#
 # For a table
 #
 
