@@ -429,6 +429,15 @@ BEGIN
 END
 $$;
 
+-- Tables that others have locked are not waited for longer than rows.  Who is called
+-- with a row's type as that of a variable looks at the table before its first
+-- statement: so that is done by an inner function, behind this.  NULL: it is so.
+CREATE OR REPLACE FUNCTION leader_election_internal.bound() RETURNS text
+LANGUAGE sql AS $$
+	SELECT CASE WHEN current_setting('lock_timeout')::interval NOT BETWEEN '1 us' AND '1 s'
+		THEN set_config('lock_timeout', '1s', true) END
+$$;
+
 -- A call that changes something begins.
 --
 -- A transaction block cannot be told for certain.  These are signs of one that
@@ -453,9 +462,7 @@ BEGIN
 		PERFORM leader_election_internal.check_writable(what);
 	END IF;
 
-	-- Tables that others have locked are not waited for longer than rows.
-	mark := CASE WHEN current_setting('lock_timeout')::interval NOT BETWEEN '1 us' AND '1 s'
-		THEN set_config('lock_timeout', '1s', true) END;
+	mark := leader_election_internal.bound();
 
 	-- Who is told of a grant may rely on that a crash does not take it back.
 	mark := CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
@@ -1485,7 +1492,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	key bigint;
 BEGIN
-	PERFORM leader_election_internal.check_writable('campaign');
+	PERFORM leader_election_internal.enter('campaign');
 	key := leader_election_internal.live_key();
 	RETURN EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.election = $1 AND c.session_id = key);
 END
@@ -1627,12 +1634,8 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election.renew(election text,
-	term bigint DEFAULT NULL, progress bigint DEFAULT NULL,
-	metadata jsonb DEFAULT NULL)
-RETURNS SETOF leader_election.lease_grant
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION leader_election_internal.renew(text, bigint, bigint, jsonb) RETURNS leader_election.lease_grant
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	by_term CONSTANT boolean := $2 IS NOT NULL;
@@ -1644,12 +1647,7 @@ DECLARE
 	until timestamptz;
 	new_term bigint;
 	changes boolean;
-	entered CONSTANT boolean := leader_election_internal.enter('renew');
 BEGIN
-	IF (octet_length($1) BETWEEN 1 AND 200 AND $4 IS NULL) IS NOT TRUE THEN
-		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
-			leader_election_internal.check_metadata($4);
-	END IF;
 	s := leader_election_internal.server($1);
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 	IF NOT FOUND THEN
@@ -1659,20 +1657,20 @@ BEGIN
 		key := leader_election_internal.live_key();
 		IF key IS NULL THEN
 			PERFORM leader_election_internal.check_reset($1);
-			RETURN;
+			RETURN NULL;
 		END IF;
 	END IF;
 	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
 	IF l.leader IS NULL THEN
-		RETURN;
+		RETURN NULL;
 	ELSIF by_term THEN
 		PERFORM leader_election_internal.check_holder(l, $2, 'renew(election)');
 		IF $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term THEN
-			RETURN;			-- an old term never comes back: no lock is needed to say so
+			RETURN NULL;		-- an old term never comes back: no lock is needed to say so
 		END IF;
 	ELSE
 		IF l.session_id IS DISTINCT FROM key OR l.session_started <> pg_postmaster_start_time() THEN
-			RETURN;
+			RETURN NULL;
 		END IF;
 		PERFORM leader_election_internal.check_role($1, l.role);
 	END IF;
@@ -1686,7 +1684,7 @@ BEGIN
 		IF NOT by_term OR l.leader IS NULL OR l.identity IS NOT DISTINCT FROM s.identity
 				OR $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term
 				OR t >= leader_election_internal.grace(l, e, s) THEN
-			RETURN;
+			RETURN NULL;
 		END IF;
 		PERFORM leader_election_internal.end_term(l, 'failover', NULL, t);
 		new_term := leader_election_internal.next_term(l, s);
@@ -1707,8 +1705,7 @@ BEGIN
 			VALUES ($1, new_term, l.leader, t, l.kind, l.role, inet_client_addr());
 		PERFORM leader_election_internal.refresh(l, e, $3, $4, t),
 			leader_election_internal.notify(s, e, 'elected', new_term, l.leader, l.leader, 'failover', NULL, t);
-		RETURN NEXT leader_election_internal.grant_of(l);
-		RETURN;
+		RETURN leader_election_internal.grant_of(l);
 	END IF;
 
 	-- The settings again, too: alter_election() may have made the lease shorter while
@@ -1719,7 +1716,7 @@ BEGIN
 	IF l.leader IS NULL OR l.identity IS DISTINCT FROM s.identity OR t >= l.expires_at
 			OR by_term AND $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term
 			OR NOT by_term AND l.session_id IS DISTINCT FROM key THEN
-		RETURN;
+		RETURN NULL;
 	END IF;
 	changes := $4 IS NOT NULL AND $4 IS DISTINCT FROM l.metadata;
 	until := CASE WHEN l.yielding THEN least(l.expires_at, t + l.duration)
@@ -1736,7 +1733,28 @@ BEGIN
 	IF changes THEN
 		PERFORM leader_election_internal.notify(s, e, 'metadata_changed', l.term, l.leader, NULL, NULL, NULL, t);
 	END IF;
-	RETURN NEXT leader_election_internal.grant_of(l);
+	RETURN leader_election_internal.grant_of(l);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION leader_election.renew(election text,
+	term bigint DEFAULT NULL, progress bigint DEFAULT NULL,
+	metadata jsonb DEFAULT NULL)
+RETURNS SETOF leader_election.lease_grant
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	entered CONSTANT boolean := leader_election_internal.enter('renew');
+	g leader_election.lease_grant;
+BEGIN
+	IF (octet_length($1) BETWEEN 1 AND 200 AND $4 IS NULL) IS NOT TRUE THEN
+		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
+			leader_election_internal.check_metadata($4);
+	END IF;
+	g := leader_election_internal.renew($1, $2, $3, $4);
+	IF g.term IS NOT NULL THEN
+		RETURN NEXT g;
+	END IF;
 END
 $$;
 
@@ -1958,10 +1976,8 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election.leave(election text, candidate text)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION leader_election_internal.leave(text, text) RETURNS boolean
+LANGUAGE plpgsql AS $$
 DECLARE
 	me CONSTANT name := leader_election_internal.caller();
 	s leader_election.server;
@@ -1971,9 +1987,6 @@ DECLARE
 	t timestamptz;
 	tries integer;
 BEGIN
-	PERFORM leader_election_internal.enter('leave'),
-		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_text('candidate name', $2, 1, 200);
 	s := leader_election_internal.server($1);
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 	IF NOT FOUND THEN
@@ -2012,6 +2025,18 @@ BEGIN
 	END IF;
 	DELETE FROM leader_election.candidate x WHERE x.election = $1 AND x.candidate = $2;
 	RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION leader_election.leave(election text, candidate text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	PERFORM leader_election_internal.enter('leave'),
+		leader_election_internal.check_text('election name', $1, 1, 200),
+		leader_election_internal.check_text('candidate name', $2, 1, 200);
+	RETURN leader_election_internal.leave($1, $2);
 END
 $$;
 
@@ -2137,6 +2162,8 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+	wait CONSTANT text := current_setting('lock_timeout');
+	bounded text := leader_election_internal.bound();
 	fenced boolean;
 BEGIN
 	IF pg_is_in_recovery() OR (octet_length($1) BETWEEN 1 AND 200) IS NOT TRUE THEN
@@ -2144,6 +2171,9 @@ BEGIN
 			leader_election_internal.check_primary($1);
 	END IF;
 	fenced := leader_election_internal.fence($1, $2);		-- PERFORM would be a query
+	IF bounded IS NOT NULL THEN
+		bounded := set_config('lock_timeout', wait, true);
+	END IF;
 END
 $$;
 
@@ -2169,9 +2199,11 @@ CREATE OR REPLACE FUNCTION leader_election.assert_leader(election text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	wait CONSTANT text := current_setting('lock_timeout');
 BEGIN
-	PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.fence_session($1);
+	PERFORM leader_election_internal.bound(), leader_election_internal.check_text('election name', $1, 1, 200),
+		leader_election_internal.fence_session($1), set_config('lock_timeout', wait, true);
 END
 $$;
 
@@ -2184,6 +2216,8 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	fenced CONSTANT jsonb := coalesce(nullif(current_setting('leader_election_portable.fenced', true), ''), '{}');
+	wait CONSTANT text := current_setting('lock_timeout');
+	bounded text := leader_election_internal.bound();
 	asserted boolean := false;
 BEGIN
 	IF TG_WHEN <> 'BEFORE' OR TG_LEVEL <> 'STATEMENT' OR TG_NARGS <> 1 OR octet_length(TG_ARGV[0]) > 200 THEN
@@ -2201,6 +2235,9 @@ BEGIN
 	END IF;
 	IF NOT asserted THEN
 		PERFORM leader_election_internal.fence_session(TG_ARGV[0]);
+	END IF;
+	IF bounded IS NOT NULL THEN
+		bounded := set_config('lock_timeout', wait, true);
 	END IF;
 	RETURN NULL;
 END
@@ -2249,21 +2286,12 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election.create_election(election text,
-	strategy text DEFAULT 'race', lease_duration interval DEFAULT NULL,
-	quorum integer DEFAULT 1, takeover_delay interval DEFAULT '1 s',
-	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
-	preempt_delay interval DEFAULT '0', initial_delay interval DEFAULT '0')
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION leader_election_internal.create_election(text, text, interval, integer, interval, name, text) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
 	s leader_election.server;
 	e leader_election.election;
 BEGIN
-	PERFORM leader_election_internal.check_writable('create_election'),
-		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_settings($2, $3, $4, $5, $6, $7, $8, $9, NULL);
 	s := leader_election_internal.server($1);
 	e.election := $1;
 	e.strategy := coalesce($2, 'race');
@@ -2276,6 +2304,25 @@ BEGIN
 	IF NOT leader_election_internal.create_row(e, s) THEN
 		RAISE EXCEPTION 'election "%" already exists', $1 USING ERRCODE = 'duplicate_object';
 	END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION leader_election.create_election(election text,
+	strategy text DEFAULT 'race', lease_duration interval DEFAULT NULL,
+	quorum integer DEFAULT 1, takeover_delay interval DEFAULT '1 s',
+	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
+	preempt_delay interval DEFAULT '0', initial_delay interval DEFAULT '0')
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	wait CONSTANT text := current_setting('lock_timeout');
+BEGIN
+	PERFORM leader_election_internal.bound(), leader_election_internal.check_writable('create_election'),
+		leader_election_internal.check_text('election name', $1, 1, 200),
+		leader_election_internal.check_settings($2, $3, $4, $5, $6, $7, $8, $9, NULL),
+		leader_election_internal.create_election($1, $2, $3, $4, $5, $6, $7),
+		set_config('lock_timeout', wait, true);
 END
 $$;
 
@@ -2302,15 +2349,8 @@ $$;
 
 -- The lease is written, not only locked: none is granted or renewed by the old settings
 -- after this has committed, not by a call with an older snapshot either (40001).
-CREATE OR REPLACE FUNCTION leader_election.alter_election(election text,
-	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,
-	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
-	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
-	preempt_delay interval DEFAULT NULL, initial_delay interval DEFAULT NULL,
-	owner name DEFAULT NULL)
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION leader_election_internal.alter_election(text, text, interval, integer, interval, name, text, name) RETURNS void
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	me CONSTANT name := leader_election_internal.caller();
@@ -2319,13 +2359,10 @@ DECLARE
 	e leader_election.election;
 	l leader_election.lease;
 BEGIN
-	PERFORM leader_election_internal.enter('alter_election'),
-		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_settings($2, $3, $4, $5, $6, $7, $8, $9, $10);
 	e := leader_election_internal.owned($1);
-	IF $10 IS NOT NULL AND NOT pg_has_role(me, $10, CASE WHEN newer THEN 'SET' ELSE 'MEMBER' END) THEN
+	IF $8 IS NOT NULL AND NOT pg_has_role(me, $8, CASE WHEN newer THEN 'SET' ELSE 'MEMBER' END) THEN
 		RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
-			MESSAGE = format(CASE WHEN newer THEN 'must be able to SET ROLE "%s"' ELSE 'must be member of role "%s"' END, $10);
+			MESSAGE = format(CASE WHEN newer THEN 'must be able to SET ROLE "%s"' ELSE 'must be member of role "%s"' END, $8);
 	END IF;
 	s := leader_election_internal.server($1);
 	PERFORM leader_election_internal.write(e.lease_duration);
@@ -2339,25 +2376,35 @@ BEGIN
 		takeover_delay = coalesce($5, takeover_delay),
 		candidate_role = CASE WHEN $6 IS NULL THEN candidate_role ELSE nullif($6, '') END,
 		channel = CASE WHEN $7 IS NULL THEN channel ELSE nullif($7, '') END,
-		owner = coalesce($10, owner)
+		owner = coalesce($8, owner)
 		WHERE election = $1;
 	UPDATE leader_election.lease SET term = term WHERE election = $1;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election.set_run_done(election text, run text)
+CREATE OR REPLACE FUNCTION leader_election.alter_election(election text,
+	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,
+	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
+	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
+	preempt_delay interval DEFAULT NULL, initial_delay interval DEFAULT NULL,
+	owner name DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	PERFORM leader_election_internal.enter('alter_election'),
+		leader_election_internal.check_text('election name', $1, 1, 200),
+		leader_election_internal.check_settings($2, $3, $4, $5, $6, $7, $8, $9, $10),
+		leader_election_internal.alter_election($1, $2, $3, $4, $5, $6, $7, $10);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION leader_election_internal.set_run_done(text, text) RETURNS void
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	e leader_election.election;
 BEGIN
-	PERFORM leader_election_internal.enter('set_run_done'),
-		leader_election_internal.check_text('election name', $1, 1, 200);
-	IF $2 IS NOT NULL THEN
-		PERFORM leader_election_internal.check_text('run', $2, 1, 200);
-	END IF;
 	e := leader_election_internal.owned($1);
 	PERFORM leader_election_internal.write(e.lease_duration),
 		leader_election_internal.lock_lease($1, false),
@@ -2369,10 +2416,22 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election.drop_election(election text)
+CREATE OR REPLACE FUNCTION leader_election.set_run_done(election text, run text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	PERFORM leader_election_internal.enter('set_run_done'),
+		leader_election_internal.check_text('election name', $1, 1, 200);
+	IF $2 IS NOT NULL THEN
+		PERFORM leader_election_internal.check_text('run', $2, 1, 200);
+	END IF;
+	PERFORM leader_election_internal.set_run_done($1, $2);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION leader_election_internal.drop_election(text) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
 	wait CONSTANT text := current_setting('lock_timeout');
 	s leader_election.server;
@@ -2381,8 +2440,6 @@ DECLARE
 	t timestamptz;
 	state text;
 BEGIN
-	PERFORM leader_election_internal.check_writable('drop_election'),
-		leader_election_internal.check_text('election name', $1, 1, 200);
 	e := leader_election_internal.owned($1);
 	s := leader_election_internal.server($1);
 	PERFORM leader_election_internal.write(e.lease_duration);
@@ -2419,11 +2476,22 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election.request_yield(election text,
-	to_candidate text DEFAULT NULL, terminate boolean DEFAULT false)
-RETURNS interval
+CREATE OR REPLACE FUNCTION leader_election.drop_election(election text)
+RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	wait CONSTANT text := current_setting('lock_timeout');
+BEGIN
+	PERFORM leader_election_internal.bound(), leader_election_internal.check_writable('drop_election'),
+		leader_election_internal.check_text('election name', $1, 1, 200),
+		leader_election_internal.drop_election($1),
+		set_config('lock_timeout', wait, true);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION leader_election_internal.request_yield(text, text) RETURNS interval
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	s leader_election.server;
@@ -2432,14 +2500,6 @@ DECLARE
 	c leader_election.candidate;
 	t timestamptz;
 BEGIN
-	PERFORM leader_election_internal.enter('request_yield'),
-		leader_election_internal.check_text('election name', $1, 1, 200);
-	IF $2 IS NOT NULL THEN
-		PERFORM leader_election_internal.check_text('candidate name', $2, 1, 200);
-	END IF;
-	IF $3 THEN
-		PERFORM leader_election_internal.not_here('terminate => true');
-	END IF;
 	e := leader_election_internal.owned($1);
 	s := leader_election_internal.server($1);
 	PERFORM leader_election_internal.write(e.lease_duration);
@@ -2462,6 +2522,24 @@ BEGIN
 		PERFORM leader_election_internal.notify(s, e, 'yield_requested', l.term, l.leader, NULL, NULL, $2, t);
 	END IF;
 	RETURN greatest(least(l.expires_at - t, l.duration), interval '0');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION leader_election.request_yield(election text,
+	to_candidate text DEFAULT NULL, terminate boolean DEFAULT false)
+RETURNS interval
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	PERFORM leader_election_internal.enter('request_yield'),
+		leader_election_internal.check_text('election name', $1, 1, 200);
+	IF $2 IS NOT NULL THEN
+		PERFORM leader_election_internal.check_text('candidate name', $2, 1, 200);
+	END IF;
+	IF $3 THEN
+		PERFORM leader_election_internal.not_here('terminate => true');
+	END IF;
+	RETURN leader_election_internal.request_yield($1, $2);
 END
 $$;
 
@@ -2755,10 +2833,8 @@ $$;
 -- Nobody has to call it.  With pg_cron, SELECT cron.schedule('10 seconds', 'SELECT
 -- leader_election.tick()'): then a lease that is over is told and recorded then,
 -- and not by the next leader.
-CREATE OR REPLACE FUNCTION leader_election.tick()
-RETURNS integer
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION leader_election_internal.tick() RETURNS integer
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	s leader_election.server;
@@ -2768,7 +2844,6 @@ DECLARE
 	state text;
 	n integer := 0;
 BEGIN
-	PERFORM leader_election_internal.enter('tick');
 	s := leader_election_internal.server('');
 	FOR e IN SELECT x.* FROM leader_election.election x ORDER BY x.election LOOP
 		SELECT * INTO l FROM leader_election.lease x WHERE x.election = e.election;
@@ -2795,6 +2870,16 @@ BEGIN
 	RETURN n;
 END
 $$;
+
+CREATE OR REPLACE FUNCTION leader_election.tick()
+RETURNS integer
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	PERFORM leader_election_internal.enter('tick');
+	RETURN leader_election_internal.tick();
+END
+$$;
 COMMENT ON FUNCTION leader_election.tick() IS
 'end terms that are over, tell listeners, and remove what is old; how many terms it ended';
 
@@ -2802,9 +2887,14 @@ CREATE OR REPLACE FUNCTION leader_election.prune()
 RETURNS integer
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	wait CONSTANT text := current_setting('lock_timeout');
+	removed integer;
 BEGIN
-	PERFORM leader_election_internal.check_writable('prune');
-	RETURN leader_election_internal.prune((leader_election_internal.server('')).history_retention, 100000);
+	PERFORM leader_election_internal.bound(), leader_election_internal.check_writable('prune');
+	removed := leader_election_internal.prune((leader_election_internal.server('')).history_retention, 100000);
+	PERFORM set_config('lock_timeout', wait, true);
+	RETURN removed;
 END
 $$;
 COMMENT ON FUNCTION leader_election.prune() IS
@@ -2819,7 +2909,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	wait CONSTANT text := current_setting('lock_timeout');
 BEGIN
-	PERFORM leader_election_internal.check_writable('configure');
+	PERFORM leader_election_internal.bound(), leader_election_internal.check_writable('configure');
 	IF NOT pg_has_role(leader_election_internal.caller(), current_user, 'USAGE') THEN
 		RAISE EXCEPTION 'must be owner of schema "leader_election"' USING ERRCODE = 'insufficient_privilege';
 	END IF;
@@ -2827,7 +2917,6 @@ BEGIN
 		leader_election_internal.check_interval('history_retention', $2, '1 h', '10000 days'),
 		leader_election_internal.server('');
 	-- A call that finds another server has the row locked to its end.
-	PERFORM set_config('lock_timeout', 2 * leader_election_internal.tries() || 'ms', true);
 	UPDATE leader_election.server SET lease_duration = coalesce($1, lease_duration),
 		history_retention = coalesce($2, history_retention),
 		auto_create = coalesce($3, auto_create), announce = coalesce($4, announce);

@@ -845,7 +845,7 @@ sub renew_late
 }
 
 is(renew_late(), '', 'a renewal that waits past the deadline is refused');
-my $renew = $locker->query("SELECT pg_get_functiondef('leader_election.renew'::regproc)");
+my $renew = $locker->query("SELECT pg_get_functiondef('leader_election_internal.renew'::regproc)");
 my $early = $renew =~ s/(\tl := leader_election_internal\.lock_lease\(\$1, false\);\n)(\tt := clock_timestamp\(\);\n)/$2$1/r;
 isnt($early, $renew, 'the rule can be left out');
 $locker->query($early);

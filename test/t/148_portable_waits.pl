@@ -107,4 +107,35 @@ $holder->query('BEGIN; LOCK TABLE leader_election.lease');
 is($caller->sqlstate_of("SELECT term FROM leader_election.renew('e', $term + 1)"), '55P03', 'nor by who renews');
 $holder->query('COMMIT');
 
+# Nor by any call of a session that has called nothing yet, which looks at the tables for
+# the types of their rows, too; and fences have the session's timeout again afterwards.
+$holder->query(q(CREATE TABLE jobs (id integer);
+	CREATE TRIGGER fenced BEFORE INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('e')));
+$term++;
+my @CALLS = (
+	(map { "SELECT leader_election.$_" } "assert_leader('e', $term)", "assert_leader('e')", "acquire('e', 'six')", "renew('e', $term)", "renew('e')",
+		"release('e', $term)", "resign('e')", "transfer('e', $term, 'three')", "transfer('e', 'three')", "leave('e', 'three')", "leave('e')", 'leave_all()',
+		"create_election('new')", "alter_election('e', quorum => 1)", "set_run_done('e', '1')", "request_yield('e')", "drop_election('e')",
+		'tick()', 'prune()', 'configure(announce => true)'),
+	"CALL leader_election.campaign('e', 'six', auto_renew => false)", 'INSERT INTO jobs VALUES (1)');
+my @new = map { session($node, name => "new $_", dbname => 'portable') } 0 .. $#CALLS;
+$_->query("SET statement_timeout = '100 s'") foreach @new;
+$holder->query('BEGIN; LOCK TABLE leader_election.election, leader_election.lease, leader_election.candidate, leader_election.history, leader_election.server');
+$new[$_]->query_async($CALLS[$_]) foreach 0 .. $#CALLS;
+foreach my $i (0 .. $#CALLS)
+{
+	# A session that leads nothing, and stands nowhere, needs no table to say so.
+	my $expected = $CALLS[$i] =~ /leave_all|leave\('e'\)/ ? qr/^(00000|55P03)$/ : qr/^55P03$/;
+
+	$new[$i]->result;
+	like($new[$i]->sqlstate, $expected, "a new session does not wait for long: $CALLS[$i]");
+}
+$holder->query('COMMIT');
+$caller->query("SELECT leader_election.join('e', 'session', auto_renew => false)");
+is($caller->query("SHOW lock_timeout"), '0', 'no call has changed it');
+$caller->query("SELECT term FROM leader_election.renew('e', $term)");
+$caller->query("BEGIN; SELECT leader_election.assert_leader('e', $term)");
+is($caller->query('SHOW lock_timeout'), '0', 'nor does a fence, for what follows it');
+$caller->query('ROLLBACK');
+
 done_testing();
