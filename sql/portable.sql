@@ -1287,11 +1287,13 @@ BEGIN
 	-- locked.
 	--
 	-- The row may be locked for long, by a fence.  join() and campaign(), which ask
-	-- again, only try.  acquire() waits, for a sixth of a lease at most: so the
-	-- heartbeat that was made with the call before has not run out when the next
-	-- one is committed.  An error would undo a heartbeat that this call has written,
-	-- and who calls again and again would be taken for dead: so nothing is granted,
-	-- and that is all.  But who asks for a run goes by the answer, and is told.
+	-- again, only try.  acquire() waits, for an eighth of a lease: so a candidate that
+	-- calls again a third of a lease after each answer is live all the time.  (A call
+	-- that comes just before a heartbeat is due ends 1/3 + 1/8 after the last one; the
+	-- next one, which writes it, commits 1/3 + 1/8 after that.)  An error would undo
+	-- a heartbeat that this call has written, and who calls again and again would be
+	-- taken for dead: so nothing is granted, and that is all.  But who asks for a run
+	-- goes by the answer, and is told.
 	--
 	-- One that left meanwhile, by leave(), is not elected: its row is gone, or leave()
 	-- has it locked.
@@ -1302,7 +1304,7 @@ BEGIN
 	END IF;
 	PERFORM leader_election_internal.write(e.lease_duration);
 	l := leader_election_internal.lock_lease(el, true,
-		CASE WHEN is_kind = 'detached' THEN e.lease_duration / 6 ELSE '0' END,
+		CASE WHEN is_kind = 'detached' THEN e.lease_duration / 8 ELSE '0' END,
 		is_kind = 'detached' AND (is_run IS NOT NULL OR c.seen_at <> t));
 	IF l.election IS NULL THEN
 		RETURN nobody;

@@ -67,6 +67,19 @@ is($dead, 0, 'it is live all the time');
 is($holder->sqlstate_of('COMMIT'), '00000', 'the fence ends');
 is(query_unless_busy($caller, "SELECT term FROM leader_election.acquire('e', 'two')"), $term + 1, 'and it is elected');
 
+# For an eighth of a lease it waits there: somewhat more with what it does beside, and
+# less than a sixth, or candidates that call each third of a lease would be dead at times.
+my $FOUR = 4;
+$holder->query("SELECT leader_election.create_election('eighth', lease_duration => '$FOUR s', takeover_delay => '0')");
+my $first = $holder->acquire('eighth', 'one');
+$caller->acquire('eighth', 'two');
+$holder->query("SELECT leader_election.release('eighth', $first); BEGIN");
+$holder->query("SELECT FROM leader_election.lease WHERE election = 'eighth' FOR KEY SHARE");
+my $start = machine_time();
+is($caller->acquire('eighth', 'two'), '', 'a call behind a fence');
+cmp_ok(machine_time() - $start, '<', $FOUR / 6, 'ends after an eighth of the lease');
+$holder->query('COMMIT');
+
 #
 # For a candidate's row, which a call of the same candidate has locked
 #
