@@ -415,7 +415,7 @@ guardian_main(const GuardianArgs *args, int socket, pid_t parent,
 	}
 
 	if (g.terminal_group != 0)
-		(void) tcsetpgrp(STDIN_FILENO, g.terminal_group);
+		process_give_terminal(g.terminal_group);
 	term_file_remove(args->term_dir);
 	message_send(g.socket, MESSAGE_DONE, g.status, g.cause);
 	_exit(0);

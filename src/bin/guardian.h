@@ -78,6 +78,7 @@ extern void process_signal_descendants(pid_t group, int signo);
 extern void process_kill_descendants(void);
 extern void process_kill_session(pid_t session);
 extern void process_close_descriptors(int except);
+extern void process_give_terminal(pid_t group);
 
 /* signals.c */
 extern void signals_block(sigset_t *blocked, const int *more, int n);

@@ -106,7 +106,7 @@ replace(Guardian *g)
 	pg_log_warning("the guardian of the command does not do its work: everything is killed");
 	process_kill_descendants();
 	if (g->had_terminal)
-		(void) tcsetpgrp(STDIN_FILENO, getpgrp());
+		process_give_terminal(getpgrp());
 	g->reaped = true;
 	g->done = true;
 	g->cause = CAUSE_KILLED;

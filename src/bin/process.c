@@ -217,6 +217,23 @@ process_kill_session(pid_t session)
 	visit_children(getpid(), kill_member, &session);
 }
 
+/* --- the terminal */
+
+/*
+ * Give the terminal, which the command had, to a process group.  Nothing of the
+ * command is left: if there is a group that has the terminal, somebody has taken
+ * it.  A shell does when pg_leader is stopped.  Without its terminal, it reads
+ * the end of its input, and ends.
+ */
+void
+process_give_terminal(pid_t group)
+{
+	pid_t		now = tcgetpgrp(STDIN_FILENO);
+
+	if (now > 0 && kill(-now, 0) != 0 && errno == ESRCH)
+		(void) tcsetpgrp(STDIN_FILENO, group);
+}
+
 /* --- descriptors */
 
 /*
