@@ -133,18 +133,22 @@ sub start_client
 	my ($name) = @_;
 	my $c = $candidates{$name};
 	my $instance = ++$c->{instance};
-	my @connections = $c->{via} eq 'p' ? pooled_connection($name) : client_connections($name);
+	my ($connection) = $c->{via} eq 'p' ? pooled_connection($name) : client_connections($name);
+
+	# A hundred clients that give up each login after 2 s can keep a loaded server from
+	# answering anybody: after a restart, it is busy with those that have gone.
+	$connection =~ s/connect_timeout=2/connect_timeout=15/;
 	my $log = "$out/candidate.$name.$instance";
-	my @arguments = ($name, $instance, $$ % 1000, $log, "$dir/resource", $connections[0], $lease_ms, @{ $c->{in} });
+	my @arguments = ($name, $instance, $$ % 1000, $log, "$dir/resource", $connection, $lease_ms, @{ $c->{in} });
 
 	local $ENV{CHAOS_TICK_MS} = 200;
 	$c->{pid} =
 	    $c->{members} ? start_language($name, $c)
 	  : $c->{kind} =~ /^pg_leader (\w+)/
-	  ? start_process("pg_leader.$name", 'pg_leader', 'run', '-d', $connections[0], '-e', $c->{in}[0], '-n', $name,
+	  ? start_process("pg_leader.$name", 'pg_leader', 'run', '-d', $connection, '-e', $c->{in}[0], '-n', $name,
 		"--mode=$1", '--forever', '--grace=200ms', '--', "$dir/candidate", 'command', @arguments)
 	  : $c->{kind} =~ /^watcher (\w+)/
-	  ? start_process('watcher.out', "$dir/watcher", $1, $name, $instance, $log, $connections[0], @{ $c->{in} })
+	  ? start_process('watcher.out', "$dir/watcher", $1, $name, $instance, $log, $connection, @{ $c->{in} })
 	  : start_process('candidate.out', "$dir/candidate", $c->{kind}, @arguments);
 	$c->{restart_at} = undef;
 

@@ -131,6 +131,14 @@ sub read_log
 	return %lines;
 }
 
+# How long it takes to be answered: a new process of psql, and of the server
+sub login_ms
+{
+	my $start = now();
+
+	return defined sql(1, 'SELECT 1', 20) ? (now() - $start) / 1000 : 20_000;
+}
+
 sub measure_all
 {
 	my ($file, $lives) = @_;
@@ -193,6 +201,7 @@ sub measure_all
 		$values{'terms.begun'} = ($terms - $last_terms) / $minutes if $minutes && defined $last_terms;
 		$last_terms = $terms;
 	}
+	$values{'machine.login_ms'} = login_ms();
 	($values{'machine.load'}) = split / /, slurp('/proc/loadavg');
 	$last_time = $time;
 

@@ -73,6 +73,7 @@ sub configure
 	spit("$dir/disk/server1/chaos.conf", qq(
 wal_level = logical
 max_connections = 300
+wal_sender_timeout = '60s'
 max_prepared_transactions = 5
 autovacuum_freeze_max_age = 100000
 autovacuum_multixact_freeze_max_age = 10000

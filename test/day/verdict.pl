@@ -84,6 +84,7 @@ my @LIVES = (
 my $OF_TERMS = qr/^(?:log|wal|dead)\./;
 my $PER_MINUTE = qr/^(?:log|wal|terms)\./;	# of which there is much at a time: the mean, and not the median
 
+my $LOGIN_MS = 2000;	# on an idle machine it is 20
 my $LIFE_US = 60_000_000;	# such a life counts, after ...
 my $YOUTH_US = 30_000_000;	# ... this
 my $FILES_OF_LIFE = 150;	# files that a process may open in its life: a backend, of each table that it touches
@@ -162,6 +163,9 @@ sub compare_phases
 	}
 	foreach my $phase (qw(begin end))
 	{
+		my $login = median(@{ $samples{$phase}{'machine.login_ms'} // [0] });
+
+		complain("the run itself: the machine is too loaded to compare anything: a login takes $login ms in the phase $phase") if $login > $LOGIN_MS;
 		my $n = @{ $samples{$phase}{'elections.all'} // [] };
 
 		complain("the run itself: $n samples of the phase $phase") if $n < 3;

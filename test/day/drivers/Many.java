@@ -11,7 +11,7 @@ import org.postgresql.ds.PGSimpleDataSource;
 public class Many {
     static final int TURN_MS = 200, TURNS_PER_WRITE = 10;
     static final long OFFSET_US = Long.parseLong(System.getenv("DAY_CLOCK_OFFSET_US"));
-    static final String URL = String.format("jdbc:postgresql://%s:%s/postgres?user=%s&prepareThreshold=0&connectTimeout=2",
+    static final String URL = String.format("jdbc:postgresql://%s:%s/postgres?user=%s&prepareThreshold=0&connectTimeout=15",
         System.getenv("PGHOST"), System.getenv("PGPORT"), System.getenv("PGUSER"));
     static Connection work;
     static long nextId;
@@ -31,7 +31,7 @@ public class Many {
             log = new FileOutputStream(words[3], true);
             Options options = new Options(election);
             options.candidate = candidate;
-            options.callTimeout = Duration.ofSeconds(1);
+            options.callTimeout = Duration.ofSeconds(5);
             options.slice = Duration.ofMillis(500);
             options.interval = Duration.ofMillis(200);
             options.onError = e -> {
@@ -39,7 +39,7 @@ public class Many {
                 Runtime.getRuntime().halt(3);
             };
             PGSimpleDataSource pool = new PGSimpleDataSource();
-            pool.setURL(URL + "&socketTimeout=2");
+            pool.setURL(URL + "&socketTimeout=15");
             leadership = words[0].equals("session") ? new SessionLeadership(URL, new Properties(), options)
                 : new DetachedLeadership(pool, options);
         }
@@ -63,7 +63,7 @@ public class Many {
             String outcome = "committed";
             try {
                 if (work == null || work.isClosed())
-                    work = DriverManager.getConnection(URL + "&socketTimeout=5");
+                    work = DriverManager.getConnection(URL + "&socketTimeout=15");
                 work.setAutoCommit(false);
                 work.rollback();
                 leadership.fenced(work);

@@ -11,17 +11,17 @@ const TURNS_PER_WRITE = 10
 const [instance, ...given] = process.argv.slice(2)
 const offset = BigInt(process.env.DAY_CLOCK_OFFSET_US) // of CLOCK_BOOTTIME, which Node.js does not read
 const now = () => process.hrtime.bigint() / 1000n + offset
-const poolOf = (max) => new pg.Pool({ connectionTimeoutMillis: 2000, max }).on('error', () => {})
+const poolOf = (max) => new pg.Pool({ connectionTimeoutMillis: 15000, max }).on('error', () => {})
   .on('connect', (client) => client.on('error', () => {}))
 const workers = poolOf(2)
 let nextId = Number(instance) * 1000000
 
 const members = given.map((argument) => {
   const [kind, election, candidate, log] = argument.split(':')
-  const options = { election, candidate, callTimeout: 1000, slice: 500, interval: 200 }
+  const options = { election, candidate, callTimeout: 5000, slice: 500, interval: 200 }
   return {
     election, candidate, log: fs.openSync(log, 'a'),
-    leadership: kind === 'session' ? new Leadership({ ...options, connect: { connectionTimeoutMillis: 2000 } })
+    leadership: kind === 'session' ? new Leadership({ ...options, connect: { connectionTimeoutMillis: 15000 } })
       : new DetachedLeadership({ ...options, pool: poolOf(2) }),
   }
 })

@@ -27,13 +27,13 @@ class Member:
     def __init__(self, argument):
         kind, self.election, self.candidate, log = argument.split(":", 3)
         self.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        options = {"call_timeout": 1}
+        options = {"call_timeout": 5}
         if kind == "session":
             self.leadership = leader_election.Leadership(
                 "", self.election, self.candidate, slice=0.5, **options)
         else:
             pool = psycopg_pool.ConnectionPool("", min_size=1, max_size=2,
-                                               kwargs={"connect_timeout": 2})
+                                               kwargs={"connect_timeout": 15})
             self.leadership = leader_election.DetachedLeadership(
                 pool, self.election, self.candidate, interval=0.2, **options)
 
@@ -55,7 +55,7 @@ class Member:
         outcome, sent = "lost", now()
         try:
             if work is None or work.closed:
-                work = psycopg.connect(autocommit=True, connect_timeout=2)
+                work = psycopg.connect(autocommit=True, connect_timeout=15)
             work.execute("BEGIN")
             self.leadership.fenced(work)
             term = self.leadership.term or term     # the fenced one, else COMMIT fails

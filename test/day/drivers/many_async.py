@@ -30,11 +30,11 @@ class Member:
         self.work = None
 
     async def open(self):
-        options = {"call_timeout": 1}
+        options = {"call_timeout": 5}
         if self.kind == "session":
             return leader_election_async.Leadership(
                 {}, self.election, self.candidate, slice=0.5, **options)
-        pool = await asyncpg.create_pool(min_size=0, max_size=2, timeout=2,
+        pool = await asyncpg.create_pool(min_size=0, max_size=2, timeout=15,
                                          statement_cache_size=0)
         return leader_election_async.DetachedLeadership(
             pool, self.election, self.candidate, interval=0.2, **options)
@@ -60,7 +60,7 @@ class Member:
         number, outcome, sent = next_id, "lost", now()
         try:
             if self.work is None or self.work.is_closed():
-                self.work = await asyncpg.connect(timeout=2, command_timeout=5)
+                self.work = await asyncpg.connect(timeout=15, command_timeout=5)
             await self.work.execute("BEGIN")
             await self.leadership.fenced(self.work)
             term = self.leadership.term or term     # the fenced one, else COMMIT fails

@@ -51,7 +51,7 @@ func newMember(argument, dsn string) *member {
 	}
 	opts := leaderelection.Options{
 		DSN: dsn, Election: m.election, Candidate: m.candidate,
-		CallTimeout: time.Second, Slice: 500 * time.Millisecond, Interval: 200 * time.Millisecond,
+		CallTimeout: 5 * time.Second, Slice: 500 * time.Millisecond, Interval: 200 * time.Millisecond,
 	}
 	if words[0] == "session" {
 		m.leadership = leaderelection.New(opts)
@@ -62,7 +62,7 @@ func newMember(argument, dsn string) *member {
 }
 
 func open(dsn string) *sql.DB {
-	db, err := sql.Open("postgres", dsn+"?connect_timeout=2")
+	db, err := sql.Open("postgres", dsn+"?connect_timeout=15")
 	if err != nil {
 		panic(err)
 	}
