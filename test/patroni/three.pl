@@ -232,7 +232,7 @@ for (my ($stint, $stints) = (1, max(1, int($option{minutes} * 60 / $BETWEEN_CALM
 failed("a client ended by itself: $_") foreach @ENDED_THEMSELVES;
 end_members();
 write_events();
-my $n = $settled ? primary() : undef;
+my $n = primary();
 note('end');
 if (defined $n) { report($n, collect($n)); }
 else { print "figures: violations=1;kinds=the run itself\n"; }

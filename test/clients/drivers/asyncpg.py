@@ -142,7 +142,8 @@ async def write(work, term):
             work = await asyncpg.connect(
                 host=env("WORKHOST", env("PGHOST")).split(","), timeout=2,
                 port=list(map(int, env("WORKPORT", env("PGPORT")).split(","))),
-                user=env("WORKUSER"), database=env("WORKDATABASE"))
+                user=env("WORKUSER"), database=env("WORKDATABASE"),
+                statement_cache_size=0)     # there may be a pooler in between
         async with work.transaction():
             await leadership.fenced(work)
             await work.execute("SELECT conformance.write($1, $2, $3)", election, candidate, term)
