@@ -232,6 +232,27 @@ sub seats
 	$_->finish foreach grep { $_->alive } values %m;
 }
 
+# --- A leader gives up while another session has the group
+
+{
+	my ($gate, $other) = map { session($node, name => $_) } qw(gate other);
+	group('r', 2);
+	my %m = map { $_ => member('r', $_) } 'a' .. 'c';
+	leaders_soon('r', 'a b', 'resign: both are led');
+	$gate->query('SELECT pg_advisory_lock(4712)');
+	$other->query_async("DO \$\$ BEGIN
+		PERFORM leader_election.alter_group('r');
+		PERFORM pg_advisory_xact_lock_shared(4712);
+		END \$\$");
+	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND pid = " . $other->backend_pid, 1);
+	is($m{a}->query("SELECT leader_election.resign('r/1')"), 't', 'resign: no leader waits for the group (G9)');
+	is(leaders('r'), '- b', 'resign: nobody follows meanwhile');
+	$gate->query('SELECT pg_advisory_unlock(4712)');
+	$other->result;
+	leaders_soon('r', 'c b', 'resign: but afterwards');
+	$_->finish foreach values %m, $gate, $other;
+}
+
 # --- A lease that is over and may yet be renewed
 
 {
