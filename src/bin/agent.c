@@ -77,6 +77,21 @@ on_event(void *arg)
 /* --- the life of an agent */
 
 /*
+ * Set the environment as checks find it: without a term.  If there is one in it,
+ * it is our last command's, or that of another pg_leader, whose command we are.
+ */
+void
+agent_reset_environment(const Agent *a)
+{
+	setenv("PG_LEADER_ELECTION", a->options->election, 1);
+	setenv("PG_LEADER_CANDIDATE", a->options->candidate, 1);
+	unsetenv("PG_LEADER_TERM");
+	unsetenv("PG_LEADER_TERM_FILE");
+	unsetenv("PG_LEADER_RUN");
+	unsetenv("PG_LEADER_SEAT");
+}
+
+/*
  * Begin to be an agent: from now on signals are read from a descriptor.
  */
 void
@@ -99,9 +114,7 @@ agent_begin(Agent *a, const Options *options)
 	a->signal_fd = signals_open(guardian_prepare());
 	a->connection.options = &options->connect;
 	a->connection.watcher = &a->watcher;
-	/* For the check and the command */
-	setenv("PG_LEADER_ELECTION", options->election, 1);
-	setenv("PG_LEADER_CANDIDATE", options->candidate, 1);
+	agent_reset_environment(a);
 }
 
 /*

@@ -123,6 +123,7 @@ typedef struct Leadership
 #define GRANT_FIELDS	3
 
 /* agent.c */
+extern void agent_reset_environment(const Agent *a);
 extern void agent_begin(Agent *a, const Options *options);
 extern void agent_end(Agent *a);
 extern void agent_judge_health(Agent *a);

@@ -36,20 +36,6 @@ command_prepare(Leadership *l)
 }
 
 /*
- * The command has its environment: what is about this leadership is not for a
- * check that is started later.
- */
-static void
-reset_environment(const Agent *a)
-{
-	setenv("PG_LEADER_ELECTION", a->options->election, 1);
-	unsetenv("PG_LEADER_TERM");
-	unsetenv("PG_LEADER_TERM_FILE");
-	unsetenv("PG_LEADER_RUN");
-	unsetenv("PG_LEADER_SEAT");
-}
-
-/*
  * Renew while the command runs.  Return when nothing of it is left.
  */
 static void
@@ -109,7 +95,7 @@ command_run(Leadership *l)
 	int			code;
 
 	guardian_start(&a->guardian, &args);
-	reset_environment(a);
+	agent_reset_environment(a);
 	if (a->guardian.pid != 0)
 		watch_over(l);
 	code = exit_code(l);

@@ -146,6 +146,17 @@ foreach my $mode (qw(detached session))
 	ok(!-e $folder, 'and its folder');
 }
 {
+	# One within the command of another one, which has a term, a run and a seat
+	local @ENV{ map { "PG_LEADER_$_" } qw(ELECTION CANDIDATE TERM TERM_FILE RUN SEAT) } = ('outer') x 6;
+	my ($code, $text) = run_pg_leader($node, '-e', 'inner', '-n', 'one', '--check', "env | grep ^PG_LEADER_ >'$dir/check'",
+		'--', 'sh', '-c', 'env | grep ^PG_LEADER_');
+
+	is($code, 0, 'one within another');
+	is(join(' ', sort $text =~ /^PG_LEADER_(\w+)=/mg), 'CANDIDATE ELECTION TERM TERM_FILE', 'its command has its own environment');
+	unlike($text, qr/outer/, '... only');
+	is(join(' ', sort split /\n/, slurp_file("$dir/check")), 'PG_LEADER_CANDIDATE=one PG_LEADER_ELECTION=inner', 'its check, too');
+}
+{
 	my ($in, $out, $err) = ("hello\n", '', '');
 
 	IPC::Run::run([ 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'stdin', '--', 'cat' ],
