@@ -38,13 +38,13 @@ sub add
 
 	$vacuums += $_ foreach ($wraparound // '') =~ / (\d+)/g;
 	append($figures, {
-		commit => commit(@SOURCES), content => content(@SOURCES), day => content(@RUN),
+		commit => commit(@SOURCES), content => content(@SOURCES), day => commit(@RUN),
 		version => $version, seed => $seed, minutes => $minutes,
 		clients => $text =~ /^Clients: (\d+)/m ? $1 : '',
 		faults => $count{'in all'}, terms => $count{'terms that somebody led in'}, 'fenced rows' => $count{'fenced rows'},
 		'wraparound vacuums' => $vacuums, dumps => $text =~ /^Dumps: (\d+)/m ? $1 : '',
 		(map { ("$_ at first" => $sum{"sum.$_"}[0], "$_ at last" => $sum{"sum.$_"}[1]) } @SUMS),
-		violations => $violations // 1, kinds => ($kinds // 'the run itself') =~ tr/,/;/r,
+		violations => $violations // 1, kinds => ($kinds // (defined $violations ? '' : 'the run itself')) =~ tr/,/;/r,
 		grown => $grown // 1, names => ($names // '') =~ tr/,/;/r,
 	});
 	return;
