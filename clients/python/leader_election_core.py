@@ -29,6 +29,7 @@ A name in brackets, here and in both clients, is that of the fault, in test/clie
 there for.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -214,13 +215,20 @@ class Candidate:
     def _log_event(self, event, lead):
         term = "" if lead.term is None else f", term {lead.term}"
         if event == "elected":
-            log.info('elected leader of "%s"%s', self.election, term)
+            self._log(logging.INFO, 'elected leader of "%s"%s', self.election, term)
         elif event == "lost":
-            log.info('lost leadership of "%s"%s: %s', self.election, term, lead.ends[0])
+            self._log(logging.INFO, 'lost leadership of "%s"%s: %s', self.election, term,
+                      lead.ends[0])
 
     def _warn(self, text, *values, **options):
-        log.warning(f"election %r, candidate %r: {text}", self.election, self.candidate, *values,
-                    **options)
+        self._log(logging.WARNING, f"election %r, candidate %r: {text}", self.election,
+                  self.candidate, *values, **options)
+
+    def _log(self, *args, **options):
+        """A filter or handler of the program's log may raise: then no handler of ours would be
+        called, or the engine would end."""
+        with contextlib.suppress(Exception):
+            log.log(*args, **options)
 
     # --- what fenced() refuses
 

@@ -300,6 +300,25 @@ class Tests(Logged, unittest.TestCase):
         with SoleLeadership("e", unfenced=True) as sole:
             sole.fenced(None)
 
+    def test_log_that_raises(self):
+        """Handlers are called, and the engine goes on, whatever the program's log does."""
+        def broken(record):
+            raise ValueError("log")
+
+        def answer(call):
+            if "renew" in self.server.sent:
+                raise psycopg.OperationalError("no answer")
+            return granted(call, ms="300")
+        core.log.addFilter(broken)
+        self.addCleanup(core.log.removeFilter, broken)
+        core.log.setLevel(logging.INFO)
+        self.addCleanup(core.log.setLevel, logging.NOTSET)
+        self.server = Answered(answer, **self.handlers())
+        with self.server:
+            self.until(lambda: len(self.told) == 2)
+            self.assertTrue(self.server._engine.is_alive())
+        self.assertEqual(self.told, [("elected", 1), ("lost", "expired")])
+
     def test_log(self):
         """Tells who leads, where the program wants to know that."""
         for level, lines in ((logging.INFO, ['elected leader of "e", term 7',

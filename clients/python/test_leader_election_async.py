@@ -3,6 +3,7 @@ of calls to a server that answers as the test says. python3 -m unittest discover
 
 import asyncio
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -264,6 +265,25 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(self.told[0], ("lost", "error"))
         with self.assertRaises(ZeroDivisionError):
             await fake.wait()
+
+    async def test_log_that_raises(self):
+        """Handlers are called, and the engine goes on, whatever the program's log does."""
+        def broken(record):
+            raise ValueError("log")
+
+        async def answer(call):
+            if "renew" in self.pool.sent:
+                raise OSError("no answer")
+            return "7\t300\tf\n"
+        log = leader_election_async.core.log
+        log.addFilter(broken)
+        self.addCleanup(log.removeFilter, broken)
+        log.setLevel(logging.INFO)
+        self.addCleanup(log.setLevel, logging.NOTSET)
+        async with self.detached(answer) as detached:
+            await self.until(lambda: len(self.told) == 2)
+            self.assertFalse(detached._engine.done())
+        self.assertEqual(self.told, [("elected", 7), ("lost", "expired")])
 
     async def test_log(self):
         with self.assertLogs("leader_election", "INFO") as logs:
