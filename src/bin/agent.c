@@ -77,8 +77,8 @@ on_event(void *arg)
 /* --- the life of an agent */
 
 /*
- * Set the environment as checks find it: without a term.  If there is one in it,
- * it is our last command's, or that of another pg_leader, whose command we are.
+ * Set the environment for checks, which have no term.  Remove what our last
+ * command had, or what an outer pg_leader has given us.
  */
 void
 agent_reset_environment(const Agent *a)

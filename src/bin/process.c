@@ -221,9 +221,9 @@ process_kill_session(pid_t session)
 
 /*
  * Give the terminal, which the command had, to a process group.  Nothing of the
- * command is left: if there is a group that has the terminal, somebody has taken
- * it.  A shell does when pg_leader is stopped.  Without its terminal, it reads
- * the end of its input, and ends.
+ * command is left.  If a process group has the terminal, leave it: a shell takes
+ * it when pg_leader is stopped.  A shell that loses it reads the end of its input,
+ * and ends.
  */
 void
 process_give_terminal(pid_t group)
