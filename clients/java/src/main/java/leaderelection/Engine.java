@@ -47,6 +47,7 @@ abstract class Engine extends Leadership {
     long askAt = now();       // when the next turn is due
     private Addresses addresses;
     private Address at;           // where the connection is, or was tried; null: none was found
+    private String primary = "";  // the address at which a call was possible last
     private Refusal callRefused;  // a primary's, if that was the last word of any primary
     private long backOff = SECOND / 10;
     private final Deque<Long> attempts = new ArrayDeque<>();    // the last MOST_ATTEMPTS
@@ -95,6 +96,18 @@ abstract class Engine extends Leadership {
 
     private void run() {
         try {
+            takeTurns();
+            hangUp();
+            handlers.await();
+        } finally {
+            finish();
+            handlers.await();
+            finished.complete(null);
+        }
+    }
+
+    private void takeTurns() {
+        try {
             while (!isClosing() || known)
                 try {
                     turn();
@@ -103,12 +116,10 @@ abstract class Engine extends Leadership {
                 }
         } catch (Throwable defect) {    // of recover(). Nobody is to wait for an engine that has ended
             fail(sqlCause(defect));
+            handlers.await();    // first: that of lost stops the work
+            disconnect(connection, defect);
+            connection = null;
         }
-        hangUp();
-        handlers.await();
-        finish();
-        handlers.await();
-        finished.complete(null);
     }
 
     private void turn() throws Exception {
@@ -231,6 +242,7 @@ abstract class Engine extends Leadership {
         at = null;    // and so it stays if no address can be found
         at = addresses.next(callTimeout);
         connection = open(at);
+        primary = at.toString();
         addresses.note(at, null);
         addresses.endRound();
     }
@@ -284,6 +296,8 @@ abstract class Engine extends Leadership {
         } catch (Exception silent) {
             last = sqlCause(silent);    // that question may run on: then only abort() ends the connection
         }
+        if (connection != null && !isAnswer(last))
+            callRefused = null;    // a call that broke is another word than a refusal
         judge(e, byPrimary);
         askAt = now();
         if (addresses.roundIsOver()) {
@@ -302,7 +316,8 @@ abstract class Engine extends Leadership {
      * Reports an error, and ends this client if it is a refusal that has lasted for refusalTimeout (or
      * at once, if it is NoSession). One server's word may be that of a standby that lags behind. So a
      * refusal at login counts if every address says it, and nothing else meanwhile; one of a call
-     * counts if a primary says it, and no primary anything else [refused by the standby].
+     * counts if a primary says it, and no primary anything else, nor is there an outage of its address
+     * [refused by the standby].
      */
     private void judge(SQLException e, boolean byPrimary) {
         String text = firstLine(e) + (at == null ? "" : " [" + at + "]");
@@ -314,6 +329,8 @@ abstract class Engine extends Leadership {
 
     /** No address was found, or it was not reached, or it does not let us in. */
     private SQLException judgeLogin(SQLException e, String text) {
+        if (at == null || at.covers(primary) && !e.getSQLState().equals("25006"))    // a standby's is no word
+            callRefused = null;
         boolean refused = e.getSQLState().matches(LOGIN_REFUSED);
         report(refused ? "refused" : "unreachable", e.getSQLState(), text);
         addresses.note(at, refused ? e : null);
@@ -365,6 +382,6 @@ abstract class Engine extends Leadership {
         if (now() - last < LOG_AGAIN)
             return;
         logged.put(kind, now());
-        log.log(level, "election " + o.election + ": " + text);
+        log(level, "election " + o.election + ": " + text, null);
     }
 }

@@ -4,23 +4,25 @@
  */
 package leaderelection;
 
-import static java.lang.System.Logger.Level.WARNING;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
 import static leaderelection.Jdbc.THREADS;
-import static leaderelection.LeaderElection.LOG;
 
 import java.util.*;
 import java.util.concurrent.*;
-import java.util.function.Supplier;
+import java.util.function.*;
 
 final class Handlers {
     private final Executor executor;
+    private final Consumer<Throwable> refused;    // told when that executor takes no handler
     private final Queue<Runnable> waiting = new ArrayDeque<>();
     private final Set<Thread> inside = ConcurrentHashMap.newKeySet();
     /** Complete when all handlers that were told have returned. */
     private CompletableFuture<Void> idle = CompletableFuture.completedFuture(null);
 
-    Handlers(Executor executor) { this.executor = executor; }
+    Handlers(Executor executor, Consumer<Throwable> refused) {
+        this.executor = executor;
+        this.refused = refused;
+    }
 
     /** Queues a handler, and has the queue called, unless that is going on already. */
     void tell(Runnable handler) {
@@ -36,7 +38,7 @@ final class Handlers {
                 one.execute(this::callAll);
                 return;
             } catch (RejectedExecutionException | OutOfMemoryError e) {
-                LOG.log(WARNING, "handlers run elsewhere", e);
+                refused.accept(e);
             }
     }
 

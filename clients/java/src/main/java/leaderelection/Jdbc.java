@@ -59,6 +59,11 @@ final class Jdbc {
             return p;
         }
 
+        /** Is the address of this name this one, or (if no ip was found) one of the same host? */
+        boolean covers(String name) {
+            return name.equals(toString()) || ip == null && name.startsWith(host + "/");
+        }
+
         @Override public String toString() {
             return host + (ip == null ? "" : "/" + ip.getHostAddress()) + (port.isEmpty() ? "" : ":" + port);
         }
@@ -106,8 +111,7 @@ final class Jdbc {
             if (at == null)
                 refusals.clear();
             else if (refusal == null)    // without an ip: none of the host's addresses was found
-                refusals.keySet().removeIf(name -> name.equals(at.toString())
-                    || at.ip == null && name.startsWith(at.host + "/"));
+                refusals.keySet().removeIf(at::covers);
             else
                 refusals.computeIfAbsent(at.toString(), name -> new Refusal()).error = refusal;
         }

@@ -124,7 +124,7 @@ public final class LeaderElection {
         public Executor executor = THREADS;
         /**
          * Where each leadership is logged when it begins and ends, and trouble. Without it trouble goes
-         * to System.Logger "leaderelection", and leaderships are not logged.
+         * to System.Logger "leaderelection", and leaderships are not logged. What it throws is ignored.
          */
         public System.Logger log;
 
@@ -134,7 +134,7 @@ public final class LeaderElection {
     /** What an application asks, whichever way it stands, from any thread. */
     public abstract static class Leadership implements AutoCloseable {
         final Options o;
-        final System.Logger log;
+        private final System.Logger log;
         final Handlers handlers;
         volatile Lease lease;                  // by which we lead; null: we do not
         volatile Lease owed;                   // lost, and to be given back
@@ -149,7 +149,7 @@ public final class LeaderElection {
         Leadership(Options options, Executor executor) {
             o = options;
             log = o.log == null ? LOG : o.log;
-            handlers = new Handlers(executor);
+            handlers = new Handlers(executor, error -> log(WARNING, "handlers run elsewhere", error));
         }
 
         long now() { return System.nanoTime(); }
@@ -275,10 +275,22 @@ public final class LeaderElection {
             logInfo("lost leadership", lost, ": " + why);    // last: it may take its time
         }
 
-        /** Logs what has begun or ended. The caller holds the lock: so the lines are in order. */
+        /**
+         * Logs what has begun or ended. The caller holds the lock: so the lines are in order. (But a
+         * handler of lost that runs in this thread may elect a FakeLeadership: that line is first.)
+         */
         private void logInfo(String what, Lease of, String more) {
             if (o.log != null)
-                log.log(INFO, what + " of \"" + o.election + "\", term " + of.term + more);
+                log(INFO, what + " of \"" + o.election + "\"" + (of.term == 0 ? "" : ", term " + of.term) + more, null);
+        }
+
+        /** Writes each line of ours. What the application's log throws must not stop us half-way. */
+        final void log(System.Logger.Level level, String text, Throwable error) {
+            try {
+                log.log(level, text, error);
+            } catch (Throwable ofTheLog) {
+                // there is no other place to say it
+            }
         }
 
         final synchronized void expire() {
@@ -290,7 +302,7 @@ public final class LeaderElection {
         final void fail(SQLException error) {
             synchronized (this) {
                 if (failure == null && !ended) {
-                    log.log(ERROR, "election " + o.election + ": this client ends: " + firstLine(error));
+                    log(ERROR, "election " + o.election + ": this client ends: " + firstLine(error), null);
                     failure = error;
                 }
             }
@@ -319,7 +331,7 @@ public final class LeaderElection {
                 try {
                     handler.run();
                 } catch (Throwable t) {
-                    log.log(ERROR, "the handler of " + event + " of election " + o.election + " failed", t);
+                    log(ERROR, "the handler of " + event + " of election " + o.election + " failed", t);
                     afterError.accept(t);
                 }
             });
@@ -397,7 +409,7 @@ public final class LeaderElection {
         /** Grants a term. The one that we have: a renewal. Another one: lost("failover"), then elected. */
         public synchronized void elect(long term, Duration lasts) {
             last = term;
-            extend(lease, new Lease(term, clock + lasts.toNanos(), false));
+            extend(lease, new Lease(term, clock + nanos(lasts), false));
         }
 
         @Override public void lose(String reason) { super.lose(reason); }
@@ -408,7 +420,7 @@ public final class LeaderElection {
         }
 
         public void advance(Duration duration) {
-            clock += duration.toNanos();
+            clock += nanos(duration);
             expire();
         }
 

@@ -62,9 +62,13 @@ public class EngineTest {
         outage();
         lostFirst();
         lookups();
+        outages();
+        standbys();
         addresses();
         forever();
         defects();
+        leftovers();
+        throwingLog();
         silent();
         givesBack();
         yields();
@@ -311,6 +315,80 @@ public class EngineTest {
         }
     }
 
+    /** A primary refuses for as long as there is no other word of its address: an outage is one. */
+    private static void outages() throws Exception {
+        Options o = options();
+        o.refusalTimeout = Duration.ofMillis(500);
+        server = new Server();
+        for (String how : List.of("is down", "has no address", "breaks")) {
+            AtomicBoolean out = new AtomicBoolean();
+            AtomicInteger tried = new AtomicInteger(), refused = new AtomicInteger();
+            class Refusing extends Broken {
+                Refusing(Options options) { super(options); }
+
+                private void fail(String when) throws SQLException {
+                    if (!out.get() || !how.equals(when))
+                        return;
+                    tried.incrementAndGet();
+                    throw new SQLException("no", "08006");
+                }
+
+                @Override Connection open(Jdbc.Address at) throws Exception {
+                    fail("is down");
+                    return server.connection();
+                }
+
+                @Override LeaderElection.Lease stand() throws Exception {
+                    fail("breaks");
+                    if (refused.incrementAndGet() == 1)
+                        out.set(true);
+                    throw new SQLException("no", "22023");
+                }
+
+                @Override void keepOrLose(SQLException e) { connection = null; }
+            }
+            try (Refusing engine = new Refusing(o)) {
+                engine.start(new Jdbc.Addresses(() -> {
+                    engine.fail("has no address");
+                    return List.of(new Jdbc.Address("db", "5432", null));
+                }));
+                until("refused, then " + how + " for longer than refusalTimeout", () -> tried.get() >= 5);
+                out.set(false);
+                until("refused again", () -> refused.get() >= 3 || engine.state().startsWith("failed"));
+                same("goes on after it " + how, refused.get() >= 3, true);
+            }
+        }
+    }
+
+    /** But another address that is down is no word of the primary, nor is that of a standby. */
+    private static void standbys() throws Exception {
+        Options o = options();
+        o.refusalTimeout = Duration.ofMillis(500);
+        server = new Server();
+        class Refusing extends Broken {
+            private int opened;
+
+            Refusing(Options options) { super(options); }
+
+            @Override Connection open(Jdbc.Address at) throws Exception {
+                if (at.toString().startsWith("other"))
+                    throw new SQLException("no", "08001");
+                if (++opened % 2 == 0)
+                    throw new SQLException("this is a standby", "25006");
+                return server.connection();
+            }
+
+            @Override LeaderElection.Lease stand() throws Exception { throw new SQLException("no", "22023"); }
+
+            @Override void keepOrLose(SQLException e) { connection = null; }
+        }
+        try (Refusing engine = new Refusing(o)) {
+            engine.start(new Jdbc.Addresses(() -> List.of(new Jdbc.Address("other", "5432", null),
+                new Jdbc.Address("db", "5432", null))));
+            until("ends by the primary's refusal", () -> engine.state().startsWith("failed: 22023 "));
+        }
+    }
+
     /** Also where the driver has to look up a name that had several addresses. */
     private static void addresses() throws Exception {
         AtomicBoolean fails = new AtomicBoolean();
@@ -377,6 +455,69 @@ public class EngineTest {
             engine.start(new Jdbc.Addresses(() -> List.of(new Jdbc.Address("nowhere", "5432", null))));
             until("says that it has ended", () -> engine.state().startsWith("failed: XX000 "));
         }
+    }
+
+    /** A defect leaves no connection behind, and takes it only when the handler of lost has returned. */
+    private static void leftovers() throws Exception {
+        Queue<String> told = new ConcurrentLinkedQueue<>();
+        Options o = options();
+        CountDownLatch elected = new CountDownLatch(1);
+        o.onElected = term -> elected.countDown();
+        o.onLost = reason -> {
+            try {
+                Thread.sleep(200);    // what comes too early comes within that
+            } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+            }
+            told.add(reason);
+        };
+        server = new Server() {
+            @Override void ended(String how) { told.add(how); }
+        };
+        class Defect extends Broken {
+            Defect(Options options) { super(options); }
+
+            @Override Connection open(Jdbc.Address at) throws Exception { return server.connection(); }
+
+            @Override LeaderElection.Lease stand() {
+                return new LeaderElection.Lease(new Object[] {7L, 3000L, false}, System.nanoTime(), 1);
+            }
+
+            @Override LeaderElection.Lease renew(LeaderElection.Lease held) {
+                throw new IllegalStateException("told to fail");
+            }
+
+            @Override void keepOrLose(SQLException e) { throw new IllegalStateException("a defect"); }
+        }
+        try (Engine engine = new Defect(o)) {
+            engine.start(new Jdbc.Addresses(() -> List.of(new Jdbc.Address("db", "5432", null))));
+            until("the end of its connection", () -> told.size() >= 3);
+            same("in order", told.toString(), "[error, abort, close]");
+        }
+    }
+
+    /** An exception of the application's log stops nothing: neither the engine, nor its end. */
+    private static void throwingLog() throws Exception {
+        Options o = options();
+        o.log = FakeLeadershipTest.throwing();
+        CompletableFuture<String> error = new CompletableFuture<>();
+        AtomicInteger tried = new AtomicInteger();
+        o.onError = e -> error.complete(e.getSQLState());
+        o.onElected = term -> { throw new IllegalStateException("told to fail"); };
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                if (!sql.contains("acquire("))
+                    return super.answer(sql, args);
+                if (tried.incrementAndGet() == 1)
+                    throw new SQLException("no", "42501");
+                return new Object[] {7L, 60_000L, false};
+            }
+        };
+        long started = System.nanoTime();
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
+            same("onError is told", error.completeOnTimeout("nothing", 30, TimeUnit.SECONDS).get(), "38000");
+        }
+        same("close() waits", System.nanoTime() - started < o.callTimeout.toNanos(), true);
     }
 
     /** A pool that does not take a connection back in time: that connection is given up. */
@@ -495,7 +636,7 @@ public class EngineTest {
 
         @Override void watch(LeaderElection.Lease held) throws Exception { rest(held, askAt - now()); }
 
-        @Override LeaderElection.Lease stand() { return null; }
+        @Override LeaderElection.Lease stand() throws Exception { return null; }
 
         @Override LeaderElection.Lease renew(LeaderElection.Lease held) { return null; }
 

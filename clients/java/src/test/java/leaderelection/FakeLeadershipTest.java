@@ -23,6 +23,7 @@ import java.util.ResourceBundle;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.logging.LogManager;
 import javax.sql.DataSource;
@@ -52,6 +53,7 @@ public class FakeLeadershipTest {
         again();
         unlocked();
         logs();
+        throwingLog();
         broken();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
@@ -295,6 +297,41 @@ public class FakeLeadershipTest {
         same("log", lines, List.of("INFO elected leader of \"test\", term 1", "INFO lost leadership of \"test\", term 1: failover",
             "INFO elected leader of \"test\", term 2", "INFO lost leadership of \"test\", term 2: yielded",
             "INFO elected leader of \"test\", term 3", "INFO lost leadership of \"test\", term 3: resigned"));
+        lines.clear();
+        o.onElected = null;
+        new SoleLeadership(o, false).close();
+        same("log without a term", lines,
+            List.of("INFO elected leader of \"test\"", "INFO lost leadership of \"test\": closed"));
+    }
+
+    /** What the application's log throws stops nothing: leaderships, handlers, and the end of this client. */
+    private static void throwingLog() {
+        Options o = options();
+        o.log = throwing();
+        o.onError = error -> told.add("error " + error.getSQLState());
+        o.onLost = why -> {
+            told.add("lost " + why);
+            throw new IllegalStateException("told to fail");
+        };
+        FakeLeadership fake = new FakeLeadership(o);
+        fake.elect();
+        fake.close();
+        same("told", told, List.of("elected 1", "lost closed", "error 38000"));
+        same("ended", fake.state().startsWith("failed: 38000 "), true);
+        o = options();
+        o.log = throwing();
+        o.executor = handler -> { throw new RejectedExecutionException(); };
+        SoleLeadership sole = new SoleLeadership(o, false);
+        sole.close();
+        same("runs elsewhere", told, List.of("elected null", "lost closed"));
+    }
+
+    /** A log that is broken */
+    static System.Logger throwing() {
+        return (System.Logger) Proxy.newProxyInstance(FakeLeadershipTest.class.getClassLoader(),
+            new Class<?>[] {System.Logger.class}, (proxy, method, args) -> {
+                throw new IllegalStateException("the log fails");
+            });
     }
 
     /** A pool gets back each connection that it has lent, also one that broke while idle. */
