@@ -170,9 +170,9 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Waits until we lead: the term; null after so many ms, or as soon as close() is called. (So in a
-   * handler of 'lost', and in the work of run() after a loss, wait() without `ms` ends with close()
-   * only.) Rejects with the error that was the end of this client, if there is one, when the lease
+   * Waits until we lead: the term; null after so many ms, or as soon as close() is called. (In a
+   * handler of 'lost', and in the work of run() after a loss, we do not lead again: there wait()
+   * without `ms` ends with close(), or after an error, as follows.) Rejects with the error that was the end of this client, if there is one, when the lease
    * has been given back. That waits for handlers and work, but callTimeout at most: one of them may
    * wait for us.
    * @param {number} [ms]
@@ -398,7 +398,8 @@ class Candidate extends EventEmitter {
    * without another word of that address, unless somebody may mend it meanwhile [passing refusals].
    */
   _judge(error) {
-    const lasts = LASTS.test(error.code) && !error.atLogin && !error.atStandby
+    if (error.atStandby) return false // nor does it end what a primary has said
+    const lasts = LASTS.test(error.code) && !error.atLogin
     const address = this._addresses.last
     if (lasts) this._refusal ??= { since: clock(), address }
     else if (this._refusal?.address === address) this._refusal = null
@@ -437,11 +438,12 @@ class Candidate extends EventEmitter {
       const lead = { ...grant, over: new AbortController(), asked: false, job: null }
       this._lead = lead
       this.changes++
-      const line = `elected leader of ${this._named(lead)}`
-      this._tell('elected', lead.term, () => this._beginWork(lead), line)
+      this._tell('elected', lead.term, () => this._beginWork(lead))
       this._wake()
+      this._logTerm(`elected leader of ${this._named(lead)}`) // last: it may resign
+    } else {
+      Object.assign(this._lead, grant)
     }
-    Object.assign(this._lead, grant)
     this._watch()
     if (grant.yielding) this._askYield()
   }
@@ -449,16 +451,18 @@ class Candidate extends EventEmitter {
   /**
    * Ends the leadership, if there is one. In this order: the term is gone; the handlers of 'lost'
    * are called, and the work ends; the engine gives the lease back. Returns a promise that settles
-   * when handlers and work have ended. (A handler that returned it would wait for itself.)
+   * when handlers and work have ended. (A handler that returned it would wait for itself.) After the
+   * deadline the reason is 'expired', whatever the caller says.
    */
   _lose(reason) {
     const lead = this._lead
     if (!lead) return this._queue
+    if (!this.leads) reason = 'expired' // the timer is late: the loop was blocked [stopped]
     this._lead = null
     lead.over.abort()
     this._wake()
-    const line = `lost leadership of ${this._named(lead)}: ${reason}`
-    const told = this._tell('lost', reason, () => lead.job, line)
+    const told = this._tell('lost', reason, () => lead.job)
+    this._logTerm(`lost leadership of ${this._named(lead)}: ${reason}`) // now: handlers may take long
     within(told, this._callTimeout).catch(() => this._log('a handler or the work has not ended'))
     return told
   }
@@ -508,18 +512,14 @@ class Candidate extends EventEmitter {
 
   // --- the engine: what the application does
 
-  /** A leadership, in the log. Its lines are the same in all languages. */
+  /** A leadership, as the log names it: that of SoleLeadership has no term. */
   _named({ term }) {
     return term === null ? `"${this.election}"` : `"${this.election}", term ${term}`
   }
 
-  /**
-   * When all that was told before has ended: logs the line, calls the handlers of an event, then
-   * `last`.
-   */
-  _tell(event, argument, last = noop, line = null) {
+  /** When all that was told before has ended: calls the handlers of an event, then `last`. */
+  _tell(event, argument, last = noop) {
     this._queue = this._queue.then(async () => {
-      if (line) this._logTerm(line)
       for (const handler of this.rawListeners(event)) {
         try {
           await handler.call(this, argument)
@@ -862,7 +862,9 @@ class FakeLeadership extends Candidate {
    */
   async elect(term = this._last + 1, lease = 15000) {
     this._last = term
-    await this._lose('failover')
+    let queue
+    do await (queue = this._lose('failover'))
+    while (queue !== this._queue) // another call has elected us meanwhile, say
     if (!this._isClosing) this._extend({ term, deadline: this._now + lease })
     await this._queue
   }

@@ -76,6 +76,29 @@ test('a lease ends by the clock, and lost is told once', async () => {
   assert.deepStrictEqual(events, ['elected 1', 'lost expired', 'elected 2'])
 })
 
+test('after the deadline the reason is expired, whatever ends the leadership', async () => {
+  const ways = [(fake) => fake.resign(), (fake) => fake.lose(), (fake) => fake.close(), (fake) => fake.elect()]
+  for (const way of ways) {
+    const fake = new FakeLeadership({ log: noop })
+    const events = follow(fake)
+    await fake.elect()
+    fake._now += 15000 // and no timer has run
+    await way(fake)
+    await fake._queue
+    assert.deepStrictEqual(events.slice(0, 2), ['elected 1', 'lost expired'], String(way))
+    await fake.close()
+  }
+})
+
+test('elect() that is not awaited elects all the same, each in its turn', async () => {
+  const fake = new FakeLeadership({ log: noop })
+  const events = follow(fake)
+  await Promise.all([fake.elect(), fake.elect(), fake.elect()])
+  assert.deepStrictEqual(events, ['elected 1', 'lost failover', 'elected 2', 'lost failover', 'elected 3'])
+  assert.strictEqual(fake.term, 3)
+  await fake.close()
+})
+
 test('term is null at once, and handlers run one at a time', async () => {
   const fake = new FakeLeadership()
   const order = []
@@ -320,6 +343,30 @@ test('the log tells of elected and lost, if the application has one', async (t) 
   assert.deepStrictEqual(logged, [['elected leader of "e", term 7'], ['lost leadership of "e", term 7: connection lost'],
     ['elected leader of "s"'], ['lost leadership of "s": closed']])
   assert.strictEqual(printed.mock.callCount(), 0)
+})
+
+test('the log tells of a loss at once, while a handler of elected runs', async () => {
+  const logged = []
+  const fake = new FakeLeadership({ callTimeout: 30, log: (line) => logged.push(line) })
+  fake.on('elected', () => new Promise(noop))
+  fake.elect()
+  await fake.wait()
+  fake.resign()
+  assert.deepStrictEqual(logged, ['elected leader of "fake", term 1', 'lost leadership of "fake", term 1: resigned'])
+  await fake.close()
+})
+
+test('what the log is told to may resign', async () => {
+  const logged = []
+  const fake = new FakeLeadership({ log: (line) => {
+    logged.push(line)
+    fake.resign()
+  } })
+  const events = follow(fake)
+  await fake.elect()
+  assert.deepStrictEqual(events, ['elected 1', 'lost resigned'])
+  assert.deepStrictEqual(logged, ['elected leader of "fake", term 1', 'lost leadership of "fake", term 1: resigned'])
+  await fake.close()
 })
 
 test('run: the work of each term, its signal, its end before lost has been handled', async () => {
@@ -848,11 +895,11 @@ test('what may pass is tried for ever, and state and log say what it is', async 
 
 test('what lasts ends the client after refusalTimeout, if a primary says it without a break', async () => {
   for (const [name, standby, breaks, ends] of [['primary', false, false, true], ['standby', true, false, false],
-    ['cannot be asked', null, false, false], ['with breaks', false, true, false]]) {
+    ['primary and standby', 'in turn', false, true], ['cannot be asked', null, false, false], ['with breaks', false, true, false]]) {
     let n = 0
     const pool = poolOf((call) => {
       if (call === 'standby?' && standby === null) throw new Error('gone')
-      if (call === 'standby?') return [{ standby }]
+      if (call === 'standby?') return [{ standby: standby === 'in turn' ? ++n % 2 === 0 : standby }]
       if (call === 'acquire') throw answers(breaks && ++n % 2 ? '55P03' : '22023')
       return []
     })
