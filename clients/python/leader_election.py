@@ -20,9 +20,12 @@ what errors mean. Here are the threads, the calls and the connections.
   the engine        makes all calls to the server, one after the other.
   the teller        calls the handlers, one after the other, and ends a leadership at its deadline:
                     so a slow handler holds up no renewal, and a dead server no "lost".
+  the writer        logs who leads. A signal handler may have interrupted the program in its log,
+                    and wait in close() for the engine and the teller: they must not wait for that
+                    log.
   the application   any of its threads, also in a signal handler, which may interrupt anything. So
                     no lock is waited for: close() and resign() write down one thing, and then ring
-                    (and close() waits for the end of the teller).
+                    (and close() waits for the end of the teller and, briefly, of the writer).
 """
 
 import contextlib
@@ -122,7 +125,6 @@ class _Candidate(core.Candidate):
         if due:
             lead, event, value = due
             try:
-                self._log_event(event, lead)
                 self._handle(event, value)
             finally:        # Sole and Fake: a signal handler may raise SystemExit just now
                 lead.told.add(event)
@@ -171,11 +173,11 @@ class _Standing(_Candidate, core.Engine):
 
     def __init__(self, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
-        self._engine = self._teller = self._checker = None      # threads
+        self._engine = self._teller = self._writer = self._checker = None      # threads
         self._healthy = False
 
     def start(self):
-        """Begin to stand, in two threads of this process."""
+        """Begin to stand, in three threads of this process."""
         if not self._engine and not self._closing:
             core.refuse_uwsgi_without_threads()
             self._rename_forked()
@@ -183,21 +185,34 @@ class _Standing(_Candidate, core.Engine):
             self._bells.append(self._waker)
             self._engine_ended = False
             self._engine = threading.Thread(target=self._run_engine, daemon=True)
+            self._writer = threading.Thread(target=self._run_writer, daemon=True)
             self._teller = threading.Thread(target=self._run_teller, daemon=True)
             self._engine.start()
             self._teller.start()
+            self._writer.start()
         return super().start()
 
     def close(self):
         """Any thread; waits for the teller, which ends after the engine."""
         super().close()
         teller = self._teller
-        ours = self._engine, teller, self._checker
+        ours = self._engine, teller, self._writer, self._checker
         # Not if a handler or health check calls it: the teller or the engine waits for that one.
         # [handlers]
         if teller and not self._is_forked() and threading.current_thread() not in ours:
             if teller.is_alive():
                 teller.join(self._call_timeout)
+            if self._writer.is_alive() and not teller.is_alive():
+                # For the last line. Not for long: what we have interrupted may lock the log.
+                self._writer.join(0.2)
+
+    def _run_writer(self):
+        """The writer, from beginning to end."""
+        while not self._engine_ended or self._line_due():
+            self._log_due()
+            lead = self._current()
+            self._await(lambda: self._line_due() or self._engine_ended,
+                        lead.grant.deadline - self._now() if lead else 1.0)
 
     def _run_teller(self):
         """The teller, from beginning to end."""
@@ -487,6 +502,10 @@ class _SelfTelling(_Candidate):
         super().__init__(*args, **options)
         self._telling = threading.Lock()    # never waited for
 
+    def _tell(self):
+        self._log_due()
+        return super()._tell()
+
     def _ring(self):
         super()._ring()
         while self._telling.acquire(blocking=False):
@@ -496,7 +515,7 @@ class _SelfTelling(_Candidate):
                 self._telling.release()
             # Look again when the lock is released: a signal handler may have called resign() after
             # _tell(), and could not tell that, because the lock was taken.
-            if not self._due():
+            if not (self._due() or self._line_due()):
                 break
 
 

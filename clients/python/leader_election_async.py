@@ -135,7 +135,6 @@ class _Candidate(core.Candidate):
         if due:
             lead, event, value = due
             try:
-                self._log_event(event, lead)
                 await self._handle(event, value)
             finally:
                 lead.told.add(event)
@@ -186,7 +185,8 @@ class _Candidate(core.Candidate):
         self._begin_teller()
 
     def _begin_teller(self):
-        """If an event is due, and none runs."""
+        """If an event is due, and none runs. Its line is logged even while one runs."""
+        self._log_due()
         if self._due() and not _runs(self._teller):
             self._teller = asyncio.ensure_future(self._run_teller())
             self._teller.add_done_callback(_seen)

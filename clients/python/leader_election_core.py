@@ -38,7 +38,7 @@ import secrets
 import socket
 import sys
 import time
-from collections import namedtuple
+from collections import deque, namedtuple
 
 log = logging.getLogger("leader_election")
 
@@ -97,6 +97,7 @@ class Candidate:
         self._closing = None                # why we end for good: "closed", or an "error"
         self._error = None                  # that error
         self._trouble = Trouble(self._warn)
+        self._unlogged = deque()            # beginnings and ends of leaderships, to be logged
         self._pid = None                    # of the process that called start()
         self._named_in = None if candidate else os.getpid()     # the process of a default name
         self._engine_ended = True           # nothing (more) is to be given back
@@ -151,7 +152,8 @@ class Candidate:
         back."""
         if self._now() < grant.deadline and not self._closing:
             self.changes += 1
-            self._lead = Tenure(grant)
+            lead = self._lead = Tenure(grant)
+            self._unlogged.extend([("elected", lead), ("lost", lead)])
         self._ring()
 
     def _extend(self, lead, grant):
@@ -212,11 +214,26 @@ class Candidate:
         elif event == "yield":
             self._resign()
 
+    def _line_due(self):
+        """The line of the log that is to be written next: its event and tenure, or None."""
+        self._current()         # sees an end by the clock
+        if self._unlogged:
+            event, lead = self._unlogged[0]
+            if event == "elected" or lead.ends:
+                return event, lead
+        return None
+
+    def _log_due(self):
+        """Log who leads, even while a handler runs. One thread or task at a time calls this."""
+        while line := self._line_due():
+            self._unlogged.popleft()
+            self._log_event(*line)
+
     def _log_event(self, event, lead):
         term = "" if lead.term is None else f", term {lead.term}"
         if event == "elected":
             self._log(logging.INFO, 'elected leader of "%s"%s', self.election, term)
-        elif event == "lost":
+        else:
             self._log(logging.INFO, 'lost leadership of "%s"%s: %s', self.election, term,
                       lead.ends[0])
 

@@ -121,7 +121,7 @@ class Logged(Told):
     def setUp(self):
         super().setUp()
         self.lines = []
-        handler = logging.Handler()
+        self.log_handler = handler = logging.Handler()
         handler.emit = lambda record: self.lines.append(record.getMessage())
         core.log.addHandler(handler)
         core.log.propagate = False
@@ -318,6 +318,49 @@ class Tests(Logged, unittest.TestCase):
             self.until(lambda: len(self.told) == 2)
             self.assertTrue(self.server._engine.is_alive())
         self.assertEqual(self.told, [("elected", 1), ("lost", "expired")])
+
+    def test_log_while_a_handler_runs(self):
+        core.log.setLevel(logging.INFO)
+        self.addCleanup(core.log.setLevel, logging.NOTSET)
+        goes_on = threading.Event()
+        self.addCleanup(goes_on.set)
+        with Answered(granted, on_elected=lambda term: goes_on.wait()) as server:
+            server.wait()
+            server.resign()
+            self.until(lambda: len(self.lines) == 2)
+            goes_on.set()
+        self.assertEqual(self.lines, ['elected leader of "e", term 1',
+                                      'lost leadership of "e", term 1: resigned'])
+
+    def test_log_of_a_loss_just_after_a_look(self):
+        """A signal handler closes between the look for lines and the look for events."""
+        class Interrupted(FakeLeadership):
+            def _log_due(self):
+                super()._log_due()
+                if "elected" in self._lead.told and self.leads:
+                    self.close()
+        core.log.setLevel(logging.INFO)
+        self.addCleanup(core.log.setLevel, logging.NOTSET)
+        fake = Interrupted("e")
+        fake.elect()
+        fake.advance(1)
+        self.assertEqual(self.lines, ['elected leader of "e", term 1',
+                                      'lost leadership of "e", term 1: closed'])
+
+    def test_close_while_the_log_is_locked(self):
+        """A signal handler may have interrupted the log, and calls close()."""
+        core.log.setLevel(logging.INFO)
+        self.addCleanup(core.log.setLevel, logging.NOTSET)
+        with Answered(granted, **self.handlers()) as server:
+            self.until(lambda: self.lines and self.told)
+            with self.log_handler.lock:
+                server.close()
+                self.assertFalse(server._teller.is_alive())
+                self.assertEqual(server.sent[-2:], ["release", "leave"])
+            server._writer.join(5)
+        self.assertEqual(self.told, [("elected", 1), ("lost", "closed")])
+        self.assertEqual(self.lines, ['elected leader of "e", term 1',
+                                      'lost leadership of "e", term 1: closed'])
 
     def test_log(self):
         """Tells who leads, where the program wants to know that."""

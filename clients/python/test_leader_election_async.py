@@ -285,6 +285,21 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             self.assertFalse(detached._engine.done())
         self.assertEqual(self.told, [("elected", 7), ("lost", "expired")])
 
+    async def test_log_while_a_handler_runs(self):
+        goes_on = asyncio.Event()
+
+        async def on_elected(term):
+            await goes_on.wait()
+        with self.assertLogs("leader_election", "INFO") as logs:
+            async with self.detached(self.leading, on_elected=on_elected) as detached:
+                await detached.wait()
+                await detached.resign()
+                await self.until(lambda: len(logs.records) == 2)
+                goes_on.set()
+        self.assertEqual([record.getMessage() for record in logs.records],
+                         ['elected leader of "e", term 7',
+                          'lost leadership of "e", term 7: resigned'])
+
     async def test_log(self):
         with self.assertLogs("leader_election", "INFO") as logs:
             fake = self.fake()
