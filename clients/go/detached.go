@@ -75,7 +75,7 @@ func (p *pool) call(format string, args ...any) (grant, error) {
 	}
 	answers := make(chan answer, 1)
 	end := p.l.ctx.Done()
-	if p.l.ctx.Err() != nil { // that was before this call, which is leave
+	if p.l.ctx.Err() != nil { // Run is to end already: most often this call is leave
 		end = nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.l.opts.CallTimeout-p.spent)
@@ -117,11 +117,15 @@ func (p *pool) ask(ctx context.Context, grants string) (g grant, login, err erro
 			return g, err, nil
 		}
 		g, err = query(ctx, conn, 1, "%s", grants)
-		if state := sqlState(err); passing.MatchString(state) || wrong.MatchString(state) {
+		if state := sqlState(err); state == "25006" { // read only
+			err = notByPrimary{ofStandby{err}}
+		} else if passing.MatchString(state) || wrong.MatchString(state) {
 			var standby bool
 			row := conn.QueryRowContext(ctx, "SELECT pg_catalog.pg_is_in_recovery()")
-			if row.Scan(&standby) != nil || standby {
+			if row.Scan(&standby) != nil {
 				err = notByPrimary{err}
+			} else if standby {
+				err = notByPrimary{ofStandby{err}}
 			}
 		}
 		conn.Close()

@@ -50,6 +50,11 @@ type notByPrimary struct{ error }
 
 func (e notByPrimary) Unwrap() error { return e.error }
 
+// ofStandby marks an error that a standby has answered to a call of a pool.
+type ofStandby struct{ error }
+
+func (e ofStandby) Unwrap() error { return e.error }
+
 // final marks an error that only the program's author can mend: it ends Run at once.
 type final struct{ error }
 
@@ -179,13 +184,21 @@ func (l *Leadership) failOver(g grant) {
 
 // giveBack waits for fn and OnYield, and gives back what we have at the server: our
 // lease, or our candidacy. It forgets first that we have it, so that a call that fails
-// is made once, not for ever.
+// is made once, not for ever. For the log it waits a while only, as that may block.
 func (l *Leadership) giveBack() {
 	l.working.Wait()
+	if l.announced != nil {
+		select {
+		case <-l.announced:
+		case <-time.After(l.opts.CallTimeout):
+		}
+	}
 	l.mu.Lock()
 	term := l.grant.term
 	if l.work == nil {
 		term = 0
+	} else if l.timer != nil { // lose was not called if the context of Run has ended
+		l.timer.Stop()
 	}
 	l.work, l.end = nil, nil
 	l.mu.Unlock()
@@ -254,6 +267,7 @@ func (l *Leadership) elect(g grant) {
 	l.changes++
 	l.reason = "closed"
 	l.timer = time.AfterFunc(g.deadline.Sub(l.now()), func() { l.lose("expired") })
+	l.announce(l.work, g.term)
 	l.working.Add(1)
 	go l.perform(l.work, g.term)
 }
@@ -264,7 +278,6 @@ func (l *Leadership) elect(g grant) {
 func (l *Leadership) perform(work context.Context, term int64) {
 	defer l.working.Done()
 	defer l.link.wake()
-	l.announce(work, term)
 	err := errors.New("leaderelection: the function of Run did not return")
 	defer func() {
 		l.lose("expired") // fn may have asked Leads, and returned, before the timer has run
@@ -273,18 +286,32 @@ func (l *Leadership) perform(work context.Context, term int64) {
 	err = l.fn(work, term)
 }
 
-// announce logs that the leadership has begun, and, when that is so, that it has ended. What
-// the log is written to may call us (Resign), so this is not done in elect and lose.
+// announce logs the beginning of a leadership, and later its end, after the lines of the last
+// one. The log's writer may call Resign, which takes mu, and it may block; so elect and lose do
+// not log. The reason is read before the next leadership has another one.
 func (l *Leadership) announce(work context.Context, term int64) {
 	if l.opts.Log == nil {
 		return
 	}
-	l.opts.Log.Printf("leaderelection: elected leader of \"%s\", term %d", l.opts.Election, term)
+	name := fmt.Sprintf("\"%s\"", l.opts.Election)
+	if term != 0 {
+		name += fmt.Sprintf(", term %d", term)
+	}
+	before, announced, reason := l.announced, make(chan struct{}), make(chan string, 1)
+	l.announced = announced
 	l.working.Add(1)
 	go func() {
 		defer l.working.Done()
 		<-work.Done()
-		l.opts.Log.Printf("leaderelection: lost leadership of \"%s\", term %d: %s", l.opts.Election, term, l.Reason())
+		reason <- l.Reason()
+	}()
+	go func() {
+		defer close(announced)
+		if before != nil {
+			<-before
+		}
+		l.opts.Log.Printf("elected leader of %s", name)
+		l.opts.Log.Printf("lost leadership of %s: %s", name, <-reason)
 	}()
 }
 

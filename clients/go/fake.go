@@ -17,7 +17,7 @@ func NewSole(opts Options, unfenced bool) *Leadership {
 	return l
 }
 
-// sole is a link without a server: it grants a lease without end to whoever asks.
+// sole is a link without a server: it grants a lease without end to each caller.
 type sole struct{ l *Leadership }
 
 func (s sole) stand(context.Context) (grant, error) {

@@ -112,6 +112,7 @@ type Leadership struct {
 
 	// What follows is used by the goroutine of Run alone.
 	addresses    addresses
+	announced    chan struct{} // closed when the log has the lines of the last leadership; nil: there is none
 	check        chan bool     // the answer of a health check that is not back yet
 	attempts     [10]time.Time // the last ten, in a circle
 	attempt      int           // the next one's place there

@@ -91,6 +91,9 @@ func TestFake(t *testing.T) {
 	}
 	r.expect(t, "elected 1", "lost expired", "elected 7", "lost connection lost", "elected 8", "lost resigned",
 		"elected 9", "lost yielded", "elected 10", "lost closed")
+	if f.timer.Stop() {
+		t.Error("the timer of a term that ended with Run is kept until its deadline")
+	}
 	if f.Changes() != 5 || f.Reason() != "closed" || f.Leads() {
 		t.Error(f.Changes(), f.Reason())
 	}
@@ -642,7 +645,8 @@ func TestName(t *testing.T) {
 func TestJudge(t *testing.T) {
 	refusal := &pq.Error{Code: "22023"}
 	for _, between := range []error{nil, errors.New("no route"), errNoAnswer, &pq.Error{Code: "08006"}, &pq.Error{Code: "57P01"},
-		&pq.Error{Code: "53300"}, &pq.Error{Code: "3F000"}, notByPrimary{errStandby}, notByPrimary{&pq.Error{Code: "28000"}}} {
+		&pq.Error{Code: "53300"}, &pq.Error{Code: "3F000"}, notByPrimary{errStandby}, notByPrimary{&pq.Error{Code: "28000"}},
+		notByPrimary{ofStandby{&pq.Error{Code: "42501"}}}, notByPrimary{ofStandby{&pq.Error{Code: "25006"}}}} {
 		l := New(Options{Election: "e", RefusalTimeout: time.Minute})
 		if err := l.judge(refusal); err != nil {
 			t.Error("final at once:", err)
@@ -651,7 +655,8 @@ func TestJudge(t *testing.T) {
 		if between != nil {
 			l.judge(between)
 		}
-		if err := l.judge(refusal); (err != nil) != (between == nil) {
+		standby := errors.Is(between, errStandby) || errors.As(between, new(ofStandby)) // no other word of a primary
+		if err := l.judge(refusal); (err != nil) != (between == nil || standby) {
 			t.Errorf("%v in between: %v", between, err)
 		}
 	}
@@ -695,15 +700,24 @@ func TestHint(t *testing.T) {
 	}
 }
 
+// What is logged, line by line
+type linesTo chan string
+
+func (l linesTo) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
 // When a leadership begins and ends, the program's own log says so. Where it has none, only
 // trouble is logged.
 func TestLogOfLeaderships(t *testing.T) {
 	for _, own := range []bool{true, false} {
-		var lines, standard bytes.Buffer
+		var standard bytes.Buffer
 		log.SetOutput(&standard)
 		opts := Options{Election: "e"}
+		lines, got := make(linesTo, 10), ""
 		if own {
-			opts.Log = log.New(&lines, "", 0)
+			opts.Log = log.New(lines, "", 0)
 		}
 		var r record
 		f := NewFake(opts)
@@ -713,20 +727,69 @@ func TestLogOfLeaderships(t *testing.T) {
 			f.Elect(term, 0)
 			<-r.begin
 		}
+		for i := 0; own && i < 3; i++ {
+			got += <-lines
+		}
 		f.report(errors.New("no route"))
 		cancel()
 		<-r.ended
 		log.SetOutput(os.Stderr)
+		for close(lines); len(lines) > 0; {
+			got += <-lines
+		}
 		trouble := "leaderelection: e: unreachable: no route\n"
-		want := "leaderelection: elected leader of \"e\", term 1\n" +
-			"leaderelection: lost leadership of \"e\", term 1: failover\n" +
-			"leaderelection: elected leader of \"e\", term 2\n" + trouble +
-			"leaderelection: lost leadership of \"e\", term 2: closed\n"
-		if own && (lines.String() != want || standard.Len() > 0) {
-			t.Errorf("%s%s", lines.String(), standard.String())
+		want := "elected leader of \"e\", term 1\n" +
+			"lost leadership of \"e\", term 1: failover\n" +
+			"elected leader of \"e\", term 2\n" + trouble +
+			"lost leadership of \"e\", term 2: closed\n"
+		if own && (got != want || standard.Len() > 0) {
+			t.Errorf("%s%s", got, standard.String())
 		} else if !own && (strings.Count(standard.String(), "\n") != 1 || !strings.HasSuffix(standard.String(), trouble)) {
 			t.Error(standard.String())
 		}
+	}
+}
+
+// A leadership without a term has none in the log.
+func TestLogOfSole(t *testing.T) {
+	lines := make(linesTo, 10)
+	err := NewSole(Options{Election: "e", Log: log.New(lines, "", 0)}, false).Run(context.Background(),
+		func(context.Context, int64) error { return nil })
+	if got := <-lines + <-lines; err != nil || got != "elected leader of \"e\"\nlost leadership of \"e\": closed\n" {
+		t.Error(got, err)
+	}
+}
+
+// A log that blocks holds up neither the function of Run nor, for long, the end of its term. It
+// gets its lines later, with the reasons of then.
+func TestLogBlocks(t *testing.T) {
+	lines := make(linesTo)
+	f := NewFake(Options{Election: "e", CallTimeout: 20 * time.Millisecond, Log: log.New(lines, "", 0)})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	begun, ended := make(chan int64, 2), make(chan error, 1)
+	go func() {
+		ended <- f.Run(ctx, func(work context.Context, term int64) error {
+			begun <- term
+			<-work.Done()
+			return ctx.Err()
+		})
+	}()
+	for term := int64(1); term <= 2; term++ {
+		f.Elect(0, 0)
+		select {
+		case <-begun:
+		case <-ctx.Done():
+			t.Error("the log holds the function up in term", term)
+		}
+		f.Resign()
+	}
+	cancel()
+	<-ended
+	if got := <-lines + <-lines + <-lines + <-lines; got != "elected leader of \"e\", term 1\n"+
+		"lost leadership of \"e\", term 1: resigned\nelected leader of \"e\", term 2\n"+
+		"lost leadership of \"e\", term 2: resigned\n" {
+		t.Error(got)
 	}
 }
 

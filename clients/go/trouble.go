@@ -42,10 +42,13 @@ var (
 
 // judge returns the error that ends the client, or nil. A final error does at once. An
 // error of login does when every address has refused us for RefusalTimeout; one of a
-// primary when that has refused calls for so long, and nothing else came in between.
+// primary when that has refused calls for so long, and nothing else came in between, but for
+// the answer of a standby.
 func (l *Leadership) judge(err error) error {
 	byPrimary := !errors.As(err, new(notByPrimary))
-	if !byPrimary || !wrong.MatchString(sqlState(err)) {
+	if errors.Is(err, errStandby) || errors.As(err, new(ofStandby)) {
+		// refusedSince stays as it is
+	} else if !byPrimary || !wrong.MatchString(sqlState(err)) {
 		l.refusedSince = time.Time{}
 	} else if l.refusedSince.IsZero() {
 		l.refusedSince = time.Now()
