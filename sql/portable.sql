@@ -3357,10 +3357,10 @@ INSERT INTO leader_election_internal.edition (number, version, changes)
 	SELECT 1, '1.0', 'the first one'
 	WHERE NOT EXISTS (SELECT 1 FROM leader_election_internal.edition WHERE number = 1);
 
--- Calls that have looked at an election end before this commits: none of them goes on
--- with a half that is new, or for an internal routine that is gone (XX000).  Those that
--- come now wait.  Fences do not look there.  It is the last lock: views, which observers
--- have locked before, come first.
+-- Calls that have looked at an election end before this commits: they go on with no
+-- half that is new.  Others wait here, or look at no election, as fences do.  One of
+-- these may call an internal routine that is gone, and fail (42883, XX000).  This is the
+-- last lock: views, which observers have locked before, come first.
 LOCK TABLE leader_election.election;
 
 -- psql: begin
