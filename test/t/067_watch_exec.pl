@@ -3,7 +3,7 @@
 # happens to hooks, to watch and to its connection.
 #
 # The hook logs what it was told when it begins and when it ends. Meanwhile it
-# has a lock (OVERLAP: two hooks at a time), which nothing that it starts inherits:
+# has a lock (OVERLAP: two live hooks at a time), which nothing that it starts keeps:
 # that may outlive a hook that is killed. It waits while there is a file
 # "slow", and fails while there is a file "fail".
 
@@ -33,7 +33,7 @@ my $top = PostgreSQL::Test::Utils::tempdir();
 my $HOOK = <<'END';
 cd %s
 exec 9> lock
-flock -n 9 || echo OVERLAP >> log
+flock -n 9 || ! kill -0 "$(cat pid)" || echo OVERLAP >> log
 echo $$ > pid.new
 mv pid.new pid 9>&-
 env > env 9>&-
