@@ -11,6 +11,7 @@ use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
 use List::Util qw(min);
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker;
@@ -240,6 +241,7 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 
 {
 	my $ATTEMPTS = 5;
+	my $LEASE = int(300 * slowness());    # in ms
 	my $leader = session($node, name => 'leader');
 	my $COUNTERS = "SELECT (SELECT idx_scan FROM pg_stat_user_indexes
 			WHERE indexrelname = 'election_group_pkey'), n_tup_upd
@@ -253,7 +255,7 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 	  q{lease (election, term, yielding, yield_ordered, yields, incarnation)
 		SELECT 'v' || i, 6, false, false, 0, leader_election._incarnation()},
 	  q{announced SELECT 'v' || i, 6, true, 0, NULL};
-	call($control, "SELECT leader_election.create_election('crowded', lease_duration => '300 ms')");
+	call($control, "SELECT leader_election.create_election('crowded', lease_duration => '$LEASE ms')");
 	$listener->fence;
 	foreach (1 .. $ATTEMPTS)
 	{
