@@ -33,6 +33,7 @@ my $old = slurp_file($FILE);
 ok($old =~ s/(FUNCTION leader_election_internal\.check_term\()term bigint(.*?IF )term /$1of_term bigint$2of_term /s, 'another argument');
 ok($old =~ s/(FUNCTION leader_election_internal\.tries\(.*?RETURNS )integer/$1bigint/, 'and another result');
 ok($old =~ s/(?=CREATE OR REPLACE FUNCTION leader_election_internal\.busy\()/CREATE FUNCTION leader_election_internal.gone() RETURNS void LANGUAGE sql AS '';\n/, 'and one more');
+ok($old =~ s/(version CONSTANT integer := )1;/${1}0;/g && $old =~ s/SELECT 1, '1.0', 'the first one'(.*?number = )1/SELECT 0, '0.9', 'older'${1}0/s, 'of an older version');
 my $folder = PostgreSQL::Test::Utils::tempdir();
 append_to_file("$folder/old.sql", $old);
 is(run_file("$folder/old.sql"), '0 ', 'an older copy is installed');
@@ -41,11 +42,12 @@ my $owner = session($node, name => 'owner', dbname => 'portable', user => 'insta
 $owner->query($_) foreach 'GRANT USAGE ON SCHEMA leader_election TO app, other',
   'GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app',
   'REVOKE EXECUTE ON FUNCTION leader_election.leader(text) FROM PUBLIC',
-  q(SELECT leader_election.create_election(e, takeover_delay => '0', lease_duration => '10 min') FROM unnest(ARRAY['detached', 'session', 'changes']) e);
-my ($detached, $session, $changes, $watcher, $beside) =
-  map { session($node, name => $_, dbname => 'portable', user => 'app') } qw(detached session changes watcher beside);
+  q(SELECT leader_election.create_election(e, takeover_delay => '0', lease_duration => '10 min') FROM unnest(ARRAY['detached', 'session', 'fenced', 'changes']) e);
+my ($detached, $session, $changes, $watcher, $beside, $fenced) =
+  map { session($node, name => $_, dbname => 'portable', user => 'app') } qw(detached session changes watcher beside fenced);
 my $term = $detached->acquire('detached', 'one');
 is($session->query("SELECT leader_election.join('session', 'two', auto_renew => false)"), 1, 'a session leads');
+is($fenced->query("SELECT leader_election.join('fenced', 'four', auto_renew => false)"), 1, 'and another');
 
 # What an update must not change: who may do what, and who leads in which term
 my $RIGHTS = q(SELECT string_agg(x, ' ' ORDER BY x) FROM (
@@ -104,18 +106,27 @@ my %CALLS = (
 $CALLS{$_}->query_async("CALL work.repeat(\$call\$$_\$call\$)") foreach keys %CALLS;
 my $made = 'SELECT count(*) FROM (SELECT call FROM work.said GROUP BY 1 HAVING count(*) FILTER (WHERE state = $$00000$$) > 20) x';
 wait_for($node, $made, scalar keys %CALLS, undef, 'portable');
-foreach my $file ($FILE, "$folder/old.sql", $FILE)
+foreach my $what ('over an older version', map { "again: $_" } 1 .. 8)
 {
 	my $said;
 
+	# A run of the same version is in the way of no fence and of no observer, either.
+	if ($what eq 'again: 1')
+	{
+		my $call = q(SELECT leader_election.is_leader('fenced') FROM leader_election.assert_leader('fenced'));
+
+		$fenced->query_async("CALL work.repeat(\$call\$$call\$call\$)");
+		$CALLS{$call} = $fenced;
+	}
 	$node->safe_psql('portable', 'TRUNCATE work.said');
-	wait_until(sub { ($said = run_file($file)) !~ /lock timeout/ }, 'the update');
-	is($said, '0 ', 'the file is run over another copy');
+	wait_until(sub { ($said = run_file($FILE)) !~ /lock timeout/ }, 'the update');
+	is($said, '0 ', "the file is run $what");
 	wait_for($node, $made, scalar keys %CALLS, undef, 'portable');
 	is($node->safe_psql('portable', "SELECT DISTINCT call, state, answer FROM work.said WHERE state NOT IN ('00000', '55P03')"), '', 'no call fails otherwise than as busy');
 	is($node->safe_psql('portable', "SELECT DISTINCT call FROM work.said WHERE state = '00000' AND answer IS NULL AND call LIKE '%renew%'"), '', 'no term is lost');
 }
 $node->safe_psql('portable', q(INSERT INTO work.said VALUES ('stop')));
+like(run_file("$folder/old.sql"), qr/newer portable edition/, 'an older file is refused');
 foreach my $caller (values %CALLS)
 {
 	$caller->result;
