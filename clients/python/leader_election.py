@@ -20,9 +20,9 @@ what errors mean. Here are the threads, the calls and the connections.
   the engine        makes all calls to the server, one after the other.
   the teller        calls the handlers, one after the other, and ends a leadership at its deadline:
                     so a slow handler holds up no renewal, and a dead server no "lost".
-  the writer        logs who leads. A signal handler may have interrupted the program in its log,
-                    and wait in close() for the engine and the teller: they must not wait for that
-                    log.
+  the writer        logs each leadership. A signal handler may have interrupted the program in
+                    its log, and wait in close() for the engine and the teller: they must not
+                    wait for that log.
   the application   any of its threads, also in a signal handler, which may interrupt anything. So
                     no lock is waited for: close() and resign() write down one thing, and then ring
                     (and close() waits for the end of the teller and, briefly, of the writer).

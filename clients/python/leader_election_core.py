@@ -224,7 +224,8 @@ class Candidate:
         return None
 
     def _log_due(self):
-        """Log who leads, even while a handler runs. One thread or task at a time calls this."""
+        """Log each leadership, even while a handler runs. One thread or task at a time calls
+        this."""
         while line := self._line_due():
             self._unlogged.popleft()
             self._log_event(*line)
