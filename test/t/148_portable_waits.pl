@@ -66,6 +66,9 @@ my ($looks, $dead) = split /\|/, $observer->query('SELECT looks, dead FROM dead'
 cmp_ok($looks, '>', 10, 'somebody looks');
 cmp_ok($dead * 20_000, '<=', held_up($mark), 'it is live all the time');
 is($holder->sqlstate_of('COMMIT'), '00000', 'the fence ends');
+
+# Its lease is longer than all the waits below: no term ends in the middle of them.
+$holder->query(q(SELECT leader_election.alter_election('e', lease_duration => '1 hour')));
 is(query_unless_busy($caller, "SELECT term FROM leader_election.acquire('e', 'two')"), $term + 1, 'and it is elected');
 
 # For an eighth of a lease it waits there: somewhat more with what it does beside, and
