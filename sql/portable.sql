@@ -128,25 +128,12 @@ $$;
 -- Is this the first run?  A later one is an update, also by pg_tle: it gives and
 -- takes no privileges of what is there.
 --
--- It drops what is internal of an older version, and makes it anew: that may have
--- other arguments and results, which CREATE OR REPLACE cannot change.  So a file in
--- which these differ has a greater number.  A run of the same version drops nothing: a
--- call that is inside a routine which is dropped fails (XX000).
+-- It drops no routine: a call that is inside of one which is dropped, or comes to it
+-- after its wait for the LOCK at the end, would fail (XX000, 42883).  So a newer file
+-- gives an internal routine another name, if its arguments, its result or its meaning
+-- differ, and leaves the old one where it is, for one version at least.
 DO $$
-DECLARE
-	version CONSTANT integer := 1;
-	is_older boolean := false;
-	routine pg_catalog.regprocedure;
 BEGIN
-	IF pg_catalog.to_regclass('leader_election_internal.edition') IS NOT NULL THEN
-		EXECUTE 'SELECT max(number) < $1 FROM leader_election_internal.edition' INTO is_older USING version;
-	END IF;
-	IF is_older THEN
-		FOR routine IN SELECT p.oid FROM pg_catalog.pg_proc p
-				WHERE p.pronamespace = pg_catalog.to_regnamespace('leader_election_internal')::oid LOOP
-			EXECUTE 'DROP ROUTINE ' || routine;
-		END LOOP;
-	END IF;
 	PERFORM pg_catalog.set_config('leader_election_portable.fresh',
 			(pg_catalog.to_regnamespace('leader_election') IS NULL)::text, true),
 		pg_catalog.set_config('leader_election_portable.known', (
@@ -3367,9 +3354,8 @@ INSERT INTO leader_election_internal.edition (number, version, changes)
 	WHERE NOT EXISTS (SELECT 1 FROM leader_election_internal.edition WHERE number = 1);
 
 -- Calls that have looked at an election end before this commits: they go on with no
--- half that is new.  Others wait here, or look at no election, as fences do.  One of
--- these may call a routine of an older version, which is gone, and fail.  This is the
--- last lock: views, which observers have locked before, come first.
+-- half that is new.  Others wait here, or look at no election, as fences do.  This is
+-- the last lock: views, which observers have locked before, come first.
 LOCK TABLE leader_election.election;
 
 -- psql: begin
