@@ -169,8 +169,10 @@ foreach my $edition (qw(extension portable))
 	{
 		$term{fenced} = $there->term_of('fenced');
 
-		# A long time passes: the grace is over.
+		# A long time passes: the grace is over, and the worker ends what has not been continued.
 		$there->query("UPDATE leader_election.epoch SET first_seen_mono = first_seen_mono - 3600000000");
+		wait_for($node, q(SELECT NOT EXISTS (SELECT FROM leader_election.lease
+			WHERE election IN ('session extension', 'kept extension') AND leader IS NOT NULL)), 't', undef, 'moves');
 	}
 	$term{detached} = $one->acquire("detached $edition", 'd');
 	$ses->query("SELECT leader_election.join('short $edition', 's', auto_renew => false)");
