@@ -22,6 +22,8 @@ my $connstr = $node->connstr('postgres');
 
 $super->query("SELECT leader_election.create_election('e', lease_duration => '$LEASE s')");
 
+# What runs in the background of a script ignores SIGINT, and so would the command.
+$SIG{INT} = 'DEFAULT';
 my ($in, $out) = ('', '');
 my $shell = IPC::Run::start([qw(env PS1=prompt> TERM=dumb bash --norc --noprofile -i)],
 	'<pty<', \$in, '>pty>', \$out);
