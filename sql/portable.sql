@@ -3332,6 +3332,10 @@ BEGIN
 	IF NOT pg_catalog.current_setting('leader_election_portable.fresh')::boolean THEN
 		RETURN;
 	END IF;
+	-- A foreign key with CASCADE would delete its rows with each change of holder
+	-- (replace_row()).  Keys refer to table election.
+	REVOKE REFERENCES ON leader_election.lease FROM CURRENT_USER;
+
 	GRANT SELECT ON leader_election.status, leader_election.candidates,
 		leader_election.history, leader_election.election,
 		leader_election.election_group, leader_election.metrics,

@@ -111,6 +111,13 @@ is($node->safe_psql('portable', 'SELECT number, edition, version FROM leader_ele
 	'and tells it as the extension does');
 my $owner = session($node, name => 'owner', dbname => 'portable', user => 'installer');
 $owner->query('SET search_path = pg_catalog');
+
+# A foreign key of the owner's with CASCADE would delete its rows with each change of holder.
+$owner->query('CREATE SCHEMA refers');
+is($owner->sqlstate_of('CREATE TABLE refers.there (election text REFERENCES leader_election.lease ON DELETE CASCADE)'), '42501', 'no foreign key of the owner refers to a lease');
+is($owner->sqlstate_of('CREATE TABLE refers.there (election text REFERENCES leader_election.election ON DELETE CASCADE)'), '00000', 'but to an election');
+$owner->query('DROP SCHEMA refers CASCADE');
+
 is($owner->query(q(SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
 	WHERE c.relnamespace::regnamespace::text LIKE 'leader_election%' AND a.grantee = 'stranger'::regrole)),
 	0, 'what default privileges gave away is taken back');

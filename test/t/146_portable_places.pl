@@ -174,7 +174,9 @@ $node->safe_psql('origin', 'CREATE PUBLICATION moved FOR TABLE leader_election.e
 $subscriber->safe_psql('origin', "CREATE SUBSCRIPTION moved CONNECTION '$where' PUBLICATION moved");
 wait_for($subscriber, "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'", 0, undef, 'origin');
 $app->query("SELECT term FROM leader_election.renew('led', $origin{led})");
+$app->query("SELECT leader_election.release('handed', term) FROM leader_election.acquire('handed', '$_')") foreach qw(a b);
 $node->wait_for_catchup('moved');
+is($subscriber->safe_psql('origin', q(SELECT count(*) FROM leader_election.history h JOIN leader_election.lease l USING (election) WHERE election = 'handed' AND h.term <= l.term)), 2, 'logical replication: changes of holder come over');
 $subscriber->safe_psql('origin', 'DROP SUBSCRIPTION moved');
 my %moved = arrived_ok('logical replication', $subscriber, 'origin', %origin);
 $node->safe_psql('origin', 'DROP PUBLICATION moved');
