@@ -121,7 +121,7 @@ is((ask($node, 'status', '--portable'))[0], 0, 'with --portable the extension is
 $ENV{PG_LEADER_PORTABLE} = 1;
 foreach my $mode (qw(detached session))
 {
-	create("run $mode", ", lease_duration => '10 s'");
+	create("run $mode", ", lease_duration => '1 h'");
 	my @run = ($APP, '-e', "run $mode", "--mode=$mode", '--grace=200ms', '--forever');
 	my $one = pg_leader(@run, '-n', 'one', worker("$dir/$mode", 'polite'));
 	wait_until(sub { -e "$dir/$mode.log" && slurp_file("$dir/$mode.log") =~ /one 1 started/ }, 'a leader');
@@ -155,13 +155,13 @@ unlike(slurp_file("$dir/dies.log"), qr/OVERLAP/, 'never two commands');
 $next->signal('KILL');
 
 # Once per period, hold, skip
-create('periods');
+create('periods', ", lease_duration => '1 h'");
 my $every = pg_leader($APP, '-e', 'periods', '--every=366d', '-v', '--', 'true');
 wait_until(sub { $every->output =~ /run \S+ is done/ }, 'a run');
 $every->signal('TERM');
 $every->exit_code;
 isnt($owner->query("SELECT run_done FROM leader_election.status WHERE election = 'periods'"), '', 'a run is recorded');
-create('held');
+create('held', ", lease_duration => '1 h'");
 is(run_pg_leader($APP, '-e', 'held', '--hold=1h', '--', 'true'), 0, 'with a hold');
 is(run_pg_leader($APP, '-e', 'held', '--skip', '--', 'false'), 0, 'which is skipped');
 

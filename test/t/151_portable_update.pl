@@ -42,7 +42,7 @@ my $owner = session($node, name => 'owner', dbname => 'portable', user => 'insta
 $owner->query($_) foreach 'GRANT USAGE ON SCHEMA leader_election TO app, other',
   'GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app',
   'REVOKE EXECUTE ON FUNCTION leader_election.leader(text) FROM PUBLIC',
-  q(SELECT leader_election.create_election(e, takeover_delay => '0', lease_duration => '10 min') FROM unnest(ARRAY['detached', 'session', 'fenced', 'changes']) e);
+  q(SELECT leader_election.create_election(e, takeover_delay => '0', lease_duration => '1 hour') FROM unnest(ARRAY['detached', 'session', 'fenced', 'changes']) e);
 my ($detached, $session, $changes, $watcher, $beside, $fenced) =
   map { session($node, name => $_, dbname => 'portable', user => 'app') } qw(detached session changes watcher beside fenced);
 my $term = $detached->acquire('detached', 'one');
