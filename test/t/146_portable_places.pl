@@ -26,6 +26,7 @@ my $node = new_server(%common);
 my $super = session($node, name => 'super');
 my $SUPERUSER = $super->query('SELECT current_user');
 my %seen;    # terms that were granted somewhere
+my @counters;    # of the first terms of epochs
 
 sub roles
 {
@@ -95,6 +96,7 @@ sub arrived_ok
 {
 	my ($where, $on, $dbname, %term) = @_;
 	my $there = app($on, $dbname, 'there');
+	my $seconds = $there->query("SELECT floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00+00'))");
 	my ($new, $gone);
 
 	is($there->query("SELECT leader_election.is_leader('led', $term{led})"), 'f', "$where: the old term does not lead") ;
@@ -105,6 +107,8 @@ sub arrived_ok
 	$new = $there->query("SELECT term FROM leader_election.renew('led', $term{led})");
 	cmp_ok($new || 0, '>=', ($term{led} >> 22) + 1 << 22, "$where: the leader goes on, in a term of another epoch (G5)");
 	is($there->query("SELECT reason FROM leader_election.history WHERE election = 'led' AND term = $term{led}"), 'failover', '... and history says why');
+	cmp_ok($new >> 22, '>=', $seconds, '... an epoch of these seconds, or a later one');
+	push @counters, $new % (1 << 22);
 	ok(!$seen{"led $new"}++, '... which no other copy has issued');
 	my $vacant;
 	wait_until(sub { $vacant = $there->acquire('vacant', 'c') }, "$where: an election after the grace");
@@ -160,6 +164,15 @@ wait_until(sub { $super->sqlstate_of('CREATE DATABASE again TEMPLATE copied') eq
 arrived_ok('a copy of the copy', $node, 'again', %copied);
 $app = app($node, 'origin');
 is($app->query("SELECT term FROM leader_election.renew('led', $origin{led})"), $origin{led}, 'the original goes on as it was');
+
+# In the same database: only the tables are others.
+my $in_place = session($node, name => 'in place', dbname => 'again');
+system_or_bail('pg_dump', '-Fc', '-f', "$folder/again", '-d', $node->connstr('again'));
+my %again = (led => $in_place->term_of('led'), vacant => $in_place->term_of('vacant'), gone => $copied{gone});
+$in_place->query('SET client_min_messages = warning; DROP SCHEMA leader_election, leader_election_internal CASCADE');
+system_or_bail('pg_restore', '-e', '-d', $node->connstr('again'), "$folder/again");
+$in_place->finish;
+arrived_ok('a dump restored in its place', $node, 'again', %again);
 
 #
 # Logical replication
@@ -254,6 +267,11 @@ is($app->acquire('led', 'b'), '', 'a restart: nobody new is elected');
 is($app->query("SELECT term FROM leader_election.renew('led', $origin{led})"), $origin{led}, 'the leader goes on, in its term');
 arrived_ok('a restart, silent', $node, 'silent', %silent);
 arrived_ok('a restart, silent since then', $node, 'told', %told);
+
+# Counters of an epoch begin at random, in the lower half: two servers that begin the same
+# one do not issue the same terms.
+is(join(' ', grep { $_ > 1 << 21 } @counters), '', 'first terms of an epoch are in its lower half');
+cmp_ok(scalar(grep { $_ > 1000 } @counters), '>', @counters / 2, 'and begin at random');
 
 #
 # Transactions

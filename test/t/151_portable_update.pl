@@ -161,6 +161,8 @@ foreach my $caller (values %CALLS)
 }
 is($beside->sqlstate_of('COMMIT'), '00000', 'the fence has stood through it');
 
+is($owner->query(q(SELECT string_agg(concat_ws(' ', number, version, changes), ', ' ORDER BY number) FROM leader_election_internal.edition WHERE installed_at <= clock_timestamp())),
+	'0 0.9 older, 1 1.0 the first one', 'which files were run is in a table');
 is($owner->query($LEADERS), $leaders, 'each leader leads on in its term');
 is($session->query("SELECT leader_election.is_leader('session')"), 't', 'as a session knows');
 is($owner->query('SELECT count(*) = count(DISTINCT term) FROM leader_election.history WHERE election = $$changes$$'), 't', 'no term was given twice');
