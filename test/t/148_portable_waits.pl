@@ -1,6 +1,7 @@
 # The portable edition, while others hold locks (G9): a candidate that calls behind an
 # open fence is live all the time, however short the lease, and is elected when the
-# fence ends; and no call waits for long for a table that is locked.
+# fence ends; and no call waits for long for a table that is locked. What changes of
+# holder leave behind is little.
 
 use strict;
 use warnings;
@@ -143,7 +144,9 @@ my @CALLS = (
 	(map { "SELECT leader_election.$_" } "assert_leader('e', $term)", "assert_leader('e')", "acquire('e', 'six')", "renew('e', $term)", "renew('e')",
 		"release('e', $term)", "resign('e')", "transfer('e', $term, 'three')", "transfer('e', 'three')", "leave('e', 'three')", "leave('e')", 'leave_all()',
 		"create_election('new')", "alter_election('e', quorum => 1)", "set_run_done('e', '1')", "request_yield('e')", "drop_election('e')",
-		'tick()', 'prune()', 'configure(announce => true)'),
+		'tick()', 'prune()', 'configure(announce => true)',
+		"is_leader('e')", "is_leader('e', $term)", "term('e')", "remaining_ms('e')", "leader('e')", '_incarnation()',
+		"_observe('e')", "_standing('e')", "diagnose('e')"),
 	"CALL leader_election.campaign('e', 'six', auto_renew => false)", 'INSERT INTO jobs VALUES (1)');
 my @new = map { session($node, name => "new $_", dbname => 'portable') } 0 .. $#CALLS;
 $_->query("SET statement_timeout = '100 s'") foreach @new;
@@ -152,7 +155,7 @@ $new[$_]->query_async($CALLS[$_]) foreach 0 .. $#CALLS;
 foreach my $i (0 .. $#CALLS)
 {
 	# A session that leads nothing, and stands nowhere, needs no table to say so.
-	my $expected = $CALLS[$i] =~ /leave_all|leave\('e'\)/ ? qr/^(00000|55P03)$/ : qr/^55P03$/;
+	my $expected = $CALLS[$i] =~ /leave_all|leave\('e'\)|_incarnation/ ? qr/^(00000|55P03)$/ : qr/^55P03$/;
 
 	$new[$i]->result;
 	like($new[$i]->sqlstate, $expected, "a new session does not wait for long: $CALLS[$i]");
@@ -164,5 +167,14 @@ $caller->query("SELECT term FROM leader_election.renew('e', $term)");
 $caller->query("BEGIN; SELECT leader_election.assert_leader('e', $term)");
 is($caller->query('SHOW lock_timeout'), '0', 'nor does a fence, for what follows it');
 $caller->query('ROLLBACK');
+
+#
+# What changes of holder leave behind
+#
+
+$caller->query("SELECT leader_election.create_election('often', takeover_delay => '0')");
+$caller->query(q(SELECT leader_election.release('often', term) FROM leader_election.acquire('often', 'one'))) foreach 1 .. 200;
+is($caller->query(q(SELECT count(*) FROM leader_election.history WHERE election = 'often' AND reason = 'resigned')), 200, 'the holder has changed often');
+cmp_ok($caller->query(q(SELECT pg_relation_size('leader_election.lease') / 8192)), '<', 20, 'the table has not grown by a page for a few changes');
 
 done_testing();
