@@ -128,6 +128,7 @@ is($super->query(q(SELECT role FROM leader_election.lease WHERE election = 'thro
 ($election, my $term) = led();
 $app->query("SELECT leader_election.alter_election('$election', lease_duration => '1 min')");
 cmp_ok($app->query("SELECT remaining_ms FROM leader_election.renew('$election', $term)"), '>', 120_000, 'a renewal moves no deadline back');
+($election, $term) = led();
 my $deadline = "SELECT expires_at FROM leader_election.lease WHERE election = '$election'";
 my $was = $super->query($deadline);
 $app->query("SELECT leader_election.request_yield('$election')");
