@@ -752,6 +752,8 @@ is(late_fence(\&hand_over), '40001', 'a change of holder does, with a renewal in
 is(late_fence(sub {
 	$one->query("BEGIN; SELECT leader_election.release('$_[0]', $_[1]); SAVEPOINT s; SELECT 1; RELEASE s; COMMIT");
 }), '40001', 'also if a savepoint comes after it');
+is(late_fence(sub { $one->query("BEGIN; SELECT leader_election.release('$_[0]', $_[1])") }), '55P03', 'and one that has not committed is not waited for, but for a second');
+$one->query('ROLLBACK');
 
 # The row is made anew: without that, all would hang on the lock and the UPDATE.
 my $replaced = seed_bug('replace_row', 'WITH old AS', 'RETURN; WITH old AS');

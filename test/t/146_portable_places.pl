@@ -313,6 +313,11 @@ like(scalar $app->query("SELECT finding, remedy FROM leader_election.diagnose('$
 	qr/^a prepared transaction has locked the lease.*pg_prepared_xacts/m, 'and diagnose() what it is');
 $app->query("COMMIT PREPARED 'fenced'");
 cmp_ok($two->acquire($election, 'b'), '>', $term, 'after its commit somebody is');
+$app->query("LISTEN told; UNLISTEN told; SELECT leader_election.join('prepared', 'session', auto_renew => false)");
+is($app->query(q(SELECT leader_election.is_leader('prepared'))), 't', 'a session leads that has listened once');
+$app->query(q(BEGIN; SELECT leader_election.assert_leader('prepared'); PREPARE TRANSACTION 'told'));
+is($app->sqlstate, '0A000', 'it cannot prepare what it has fenced');
+$app->query('ROLLBACK');
 
 # A block with EXCEPTION that fails gives back what it has locked. (What a call changes
 # after one that locked in vain, whatever blocks there are, is in portable_fence.spec.)
