@@ -177,6 +177,14 @@ leap(-$HOUR);
 wait_until(sub { $second->acquire('delayed', 'second') eq 2 }, 'an election', 2 * $LATE);
 is($control->query("SELECT leader FROM leader_election.status WHERE election = 'delayed'"), 'second', 'delayed: and is no longer after a step back');
 
+# A hold is as long as the row says: how long it was meant to be, nobody knows any more.
+$control->query("SELECT leader_election.create_election('held', lease_duration => '$LONG ms')");
+$first->query("SELECT leader_election.release('held', term, '10 min') FROM leader_election.acquire('held', 'first')");
+leap(-$HOUR);
+is($second->acquire('held', 'second'), '', 'held: nobody is elected');
+is($control->query("SELECT waiting_for FROM leader_election.status WHERE election = 'held'"), 'hold', 'held: for there is a hold');
+is($control->query("SELECT not_before_at > clock_timestamp() + interval '1 hour' FROM leader_election.lease WHERE election = 'held'"), 't', 'held: for that much longer');
+
 # A call that repeats a request, and remaining_ms(), tell no deadline that the row does
 # not have: else it could be over before, once the clock is right again.
 my $asked = "SELECT term, remaining_ms FROM leader_election.acquire('asked', 'first', request => 'deadbeef-0000-4000-8000-000000000144')";

@@ -204,6 +204,11 @@ foreach my $edition (qw(extension portable))
 	like($said, qr/view public\.mine depends on|view mine depends on/, 'what others have built on it is named');
 	isnt($code, 0, 'and refused');
 	$there->query('DROP VIEW public.mine');
+	$there->query(q(CREATE FUNCTION public.mine() RETURNS leader_election.lease_grant LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'));
+	($code, $said) = run_file(to($edition, 'moves'));
+	like($said, qr/function (?:public\.)?mine\(\) depends on/, 'so is a function of theirs that has a type of it');
+	isnt($code, 0, 'and refused');
+	$there->query('DROP FUNCTION public.mine()');
 
 	# Triggers of others, which a superuser makes anew
 	my $domain = q(SET ROLE library;

@@ -93,7 +93,8 @@ my $oids = $owner->query($old_routines);
 	wait_until(sub { $update->pump_nb; $out =~ /made/ }, sub { "an update that has not committed: $err" });
 	$owner->query(q(BEGIN; SELECT FROM leader_election.lease WHERE election = 'fenced' FOR UPDATE));
 	$_->[0]->query_async($_->[1]) foreach @queued;
-	wait_for($node, q(SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND state = 'active' AND wait_event IN ('relation', 'PgSleep')), scalar @queued);
+	wait_until(sub { $node->safe_psql('postgres', q(SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND state = 'active' AND wait_event IN ('relation', 'PgSleep')))
+			+ grep({ $_->[0]->finished } @queued) >= @queued }, 'calls that queue, or have waited for their second');
 	$in .= "COMMIT;\n";
 	$update->finish;
 	$owner->query('ROLLBACK');
