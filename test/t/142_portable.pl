@@ -1059,7 +1059,14 @@ if ($super->query('SHOW server_version_num') >= 180000)
 	$creator->query('GRANT USAGE ON SCHEMA leader_election TO app; GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app');
 	is($creator->sqlstate_of("ALTER EXTENSION leader_election UPDATE TO '1.1'"), '00000', 'it is updated');
 	my $user = session($node, name => 'user', dbname => 'tle', user => 'app');
+	$user->query("SELECT leader_election.create_election('update', lease_duration => '1 hour')");
 	is($user->query("SELECT term FROM leader_election.acquire('update', 'a')"), '1', 'and who may do what is as it was');
+
+	# To plain objects, as the page says
+	my ($take_out) = slurp_file("$TOP/docs/portable.md") =~ /^(DO \$\$ DECLARE member.*?END \$\$;)$/ms;
+	is($creator->sqlstate_of($take_out), '00000', 'all is taken out of it, by its owner');
+	is($creator->query('SELECT count(*) FROM pg_extension WHERE extname = $$leader_election$$'), 0, 'which drops it');
+	is($user->query("SELECT term FROM leader_election.renew('update', 1)"), '1', 'and its leader leads on');
 	$user->finish;
 	$creator->finish;
 }

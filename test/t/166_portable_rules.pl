@@ -32,6 +32,9 @@ my $owner = connected('owner', 'installer');
 # What the file leaves behind
 #
 
+my $share = $node->config_data('--sharedir');
+is(join(' ', grep { -e } map { "$share/extension/$_.sql" } qw(portable portable_to_extension extension_to_portable)), '', 'the file is not installed with the extension');
+ok(-e "$share/extension/leader_election.control", 'which is installed there');
 is($super->query('SELECT count(*) FROM leader_election.server'), 0, 'the file makes no row of the server: that of a dump would collide with it');
 is($super->query(q(SELECT count(*) FROM pg_namespace n WHERE n.nspname LIKE 'leader_election%' AND has_schema_privilege('app', n.oid, 'USAGE'))),
 	0, 'nobody may use its schemas');
@@ -62,6 +65,19 @@ sub end_lease
 
 	$super->query("UPDATE leader_election.lease SET expires_at = clock_timestamp() WHERE election = '$election'");
 	return;
+}
+
+# Renewals are HOT: they write no index, and find the room that earlier ones have left.
+{
+	my ($election, $term) = led();
+
+	$app->query("SELECT FROM leader_election.renew('$election', $term)") foreach 1 .. 300;
+	$app->query('SELECT pg_stat_force_next_flush()');
+	my ($updates, $hot) = split /\|/, $super->query(q(SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'leader_election.lease'::regclass));
+	cmp_ok($updates, '>', 300, 'renewals are counted');
+	cmp_ok($hot, '>', 0.9 * $updates, 'and are HOT');
+	cmp_ok($super->query(q(SELECT pg_relation_size('leader_election.lease'))), '<', 100_000, 'in few pages');
+	$super->query("DELETE FROM leader_election.election WHERE election = '$election'");
 }
 
 #
@@ -155,9 +171,9 @@ $super->query("UPDATE leader_election.lease SET expires_at = clock_timestamp() +
 my $idle = connected('idle', 'app');
 $idle->query("BEGIN; SELECT leader_election.release('$election', $term)");
 is($idle->sqlstate, '00000', 'a first call in a block');
-is($app->query("SELECT term FROM leader_election.renew('$beside', $beside_term)"), $beside_term, 'holds up no other election');
+is($app->query("SELECT term FROM leader_election.renew('$beside', $beside_term)"), $beside_term, 'holds up no other election (G9)');
 wait_until(sub { $app->query("SELECT 'renewed' FROM leader_election.renew('$election', $term)") }, 'the end of the block');
-is($idle->sqlstate_of('COMMIT'), '08006', 'and is ended when it sits idle for a lease');
+is($idle->sqlstate_of('COMMIT'), '08006', 'and is ended when it sits idle for a lease (G9)');
 
 # A snapshot of its own
 ($election, $term) = led();
@@ -200,7 +216,7 @@ $super->notifications;
 end_lease($election);
 $other->acquire($election, 'b');
 like(join("\n", $super->notifications), qr/^\{"election":"$election","event":"elected","term":2,"leader":"b","previous":"a","reason":"expired",[^\n]*$/,
-	'an expiry is told by the next election, at once');
+	'an expiry is told by the next election, at once (G10)');
 $super->query('UNLISTEN *');
 
 # A session that dies is followed within a poll of campaign().
@@ -212,7 +228,7 @@ wait_for($node, "SELECT count(*) = 2 FROM leader_election.candidates WHERE elect
 my $start = machine_time();
 $dies->kill;
 $other->result;
-cmp_ok(machine_time() - $start, '<', 1, 'when it dies, campaign() ends soon');
+cmp_ok(machine_time() - $start, '<', 1, 'when it dies, campaign() ends soon (G7)');
 is($other->query(q(SELECT leader_election.term('poll'))), 2, 'and leads');
 
 # One that is killed during a query is noticed when its lease is over, unless the server looks.
@@ -236,7 +252,7 @@ foreach my $looks (0, 1)
 	{
 		is($app->acquire($election, 'next'), '', 'a leader that is killed in a query leads on');
 		end_lease($election);
-		is($app->acquire($election, 'next'), 2, 'until its lease is over');
+		is($app->acquire($election, 'next'), 2, 'until its lease is over (G7)');
 		$super->query('SELECT pg_terminate_backend(' . $killed->backend_pid . ')');
 	}
 }
