@@ -172,7 +172,9 @@ sub good_logs
 		push @{ $logs{history} }, join '|', $election, $term, $leader, $kind, stamp($from),
 		  $to ? (stamp($to), $reason) : ('', ''), $EPOCH + $from, $to ? $EPOCH + $to : '';
 	}
-	push @{ $logs{'candidate.s3.1'} }, session_lines('race');
+	push @{ $logs{'candidate.s3.1'} }, session_lines('race'), sprintf('z 1 %s %s', us(39.8), us(39.81)),
+	  sprintf(q(e %s LE006 %s SELECT * FROM leader_election.renew('race', metadata => '{}'): ERROR:  this session was reset while it stood in election "race"),
+		us(39.83), us(39.82));
 	push @{ $logs{'candidate.s1.1'} }, sprintf('w race %s %s 1 1000001 committed', us(12), us(12.1)),
 	  sprintf('z 1 %s %s', us(39.8), us(39.81));
 	push @{ $logs{'candidate.s2.1'} }, sprintf 'w race %s %s 2 1000001 committed', us(22), us(22.1);

@@ -98,6 +98,7 @@ sub check_announced
 
 		$count{"announced: $event"}++;
 		next if $event eq 'created';	# a seat of a group; in no term
+		push @{ $listening{$session}{many} }, $time if $election =~ $MANY;
 		$e->{$_} = $n->{$_} foreach qw(term event);
 		$e->{place} = $event eq 'vacated' ? 2 * $term : 2 * $term - 1;
 		$e->{server} = $listening{$session}{server};
@@ -147,7 +148,7 @@ sub changes_of_many
 	  grep { /$MANY/ } keys %$history;
 }
 
-# Did hundreds change at that time?
+# Did hundreds change, or were told of, at that time?
 sub many_changed
 {
 	my ($from, $to, $changes) = @_;
@@ -168,8 +169,10 @@ sub check_unannounced
 
 		next if !$until || in_failover($from, $to);
 
-		# The worker tells what has changed in turn, and a listener may be cut off in between.
-		my $late = many_changed($until - $CROWD_US, $until, \@changes) ? $CROWD_US : $LONG_US;
+		# The worker tells what has changed in turn, after a crash also what was long ago, and
+		# a listener may be cut off in between.
+		my $late = many_changed($until - $CROWD_US, $until, \@changes)
+		  || many_changed($until - $CROWD_US, $until + $CROWD_US, $listening{$session}{many} // []) ? $CROWD_US : $LONG_US;
 
 		foreach my $election (sort keys %$heard)
 		{

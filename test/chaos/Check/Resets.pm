@@ -15,7 +15,7 @@ use List::Util qw(max min);
 
 our @EXPORT = qw(check_resets);
 
-my $TELLS = qr/leader_election\.(?:(?:join|join_group|campaign)\('|renew\('[^']+'\))/;	# the calls of sessions that tell
+my $TELLS = qr/leader_election\.(?:(?:join|join_group|campaign)\('|renew\('[^']+'(?:\)|, metadata))/;	# the calls of sessions that tell
 my $MEMORY_US = 10_000_000;	# a reset is told for so long, or for a lease
 my $ANSWER_US = 3_000_000;	# a call waits no longer for its answer
 
