@@ -43,8 +43,8 @@ is($super->query(q(SELECT has_schema_privilege('app', 'leader_election_internal'
 	WHERE p.pronamespace = 'leader_election_internal'::regnamespace AND has_function_privilege('app', p.oid, 'EXECUTE'))),
 	'f|0', 'and what is internal not even when all routines are granted');
 is($super->query(q(SELECT count(*) FROM pg_index WHERE indrelid = 'leader_election.lease'::regclass)), 1, 'a lease has one index: its renewals stay HOT');
-is($super->query(q(SELECT string_agg(p.proname, ' ') FROM pg_proc p WHERE p.pronamespace::regnamespace::text LIKE 'leader_election%'
-	AND regexp_replace(p.prosrc, '--[^\n]*', '', 'g') ~* '\m(now|transaction_timestamp)\(|\mcurrent_timestamp\M|\mlocaltimestamp\M')), '',
+is($super->query(q{SELECT string_agg(p.proname, ' ') FROM pg_proc p WHERE p.pronamespace::regnamespace::text LIKE 'leader_election%'
+	AND regexp_replace(p.prosrc, '--[^\n]*', '', 'g') ~* '\m(now|transaction_timestamp)\(|\mcurrent_timestamp\M|\mlocaltimestamp\M'}), '',
 	'no routine takes the time at which its transaction began');
 
 my ($app, $other, $operator) = (connected('app', 'app'), connected('other', 'app'), connected('operator', 'operator'));
@@ -124,6 +124,60 @@ is(connected('third', 'third')->sqlstate_of(q(SELECT leader_election.alter_elect
 is($owner->sqlstate_of(q(SELECT leader_election.alter_election('of the operator', quorum => 2))), '00000', 'is the owner\'s of the schema, too');
 
 #
+# The words of the extension, where the script of 142_portable does not come
+#
+
+$node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA leader_election TO app, third; GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app, third');
+sub same_words
+{
+	my ($what, $sqlstate, $user, $call) = @_;
+	my %said;
+
+	foreach my $dbname (qw(postgres portable))
+	{
+		my ($caller, $admin) = (session($node, name => 'caller', dbname => $dbname, user => $user), session($node, name => 'admin', dbname => $dbname));
+
+		$caller->query('\set SHOW_CONTEXT never');
+		$call->($caller, $admin, $dbname, sub { $said{$dbname} = $caller->sqlstate_of($_[0]) . ' ' . $caller->errors });
+		$_->finish foreach $caller, $admin;
+	}
+	is($said{portable}, $said{postgres}, "$what: in the words of the extension");
+	like($said{portable}, qr/^$sqlstate /, '... and with this SQLSTATE');
+	return;
+}
+
+same_words('busy', '55P03', 'app', sub {
+	my ($caller, $admin, undef, $say) = @_;
+
+	$admin->query(q(SELECT leader_election.create_election('busy', lease_duration => '1 hour')));
+	$caller->acquire('busy', 'a');
+	$admin->query(q(BEGIN; SELECT FROM leader_election.lease WHERE election = 'busy' FOR UPDATE));
+	$say->(q(SET lock_timeout = '100 ms'; SELECT FROM leader_election.renew('busy', 1)));
+});
+same_words('who may not create elections', 'LE003', 'third', sub {
+	my (undef, $admin, undef, $say) = @_;
+
+	$admin->query('REVOKE EXECUTE ON FUNCTION leader_election.create_election FROM third');
+	$say->(q(SELECT FROM leader_election.acquire('not there', 'a')));
+});
+same_words('no election on first use', 'LE003', 'app', sub {
+	my ($caller, $admin, $dbname, $say) = @_;
+	my $set = sub {
+		my ($value) = @_;
+
+		return $admin->query("SELECT leader_election.configure(auto_create => $value)") if $dbname eq 'portable';
+		$admin->query(q(SELECT leader_election.leader('e')));    # which loads the library
+		$admin->query("ALTER SYSTEM SET leader_election.auto_create = $value");
+		$node->reload;
+		wait_until(sub { $caller->query('SHOW leader_election.auto_create') eq ($value eq 'true' ? 'on' : 'off') }, 'the setting');
+	};
+	$caller->query(q(SELECT leader_election.leader('e')));
+	$set->('false');
+	$say->(q(SELECT FROM leader_election.acquire('not there', 'a')));
+	$set->('true');
+});
+
+#
 # The caller
 #
 
@@ -158,7 +212,7 @@ is($super->query($deadline), $was, 'and its lease is not extended');
 # No advisory lock is taken for a detached candidate: any role could hold it.
 ($election, $term) = led();
 $app->query("BEGIN; SELECT leader_election.release('$election', $term)");
-is($super->query("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 0, 'no advisory lock is held for detached candidates');
+is($super->query("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = 'portable')"), 0, 'no advisory lock is held for detached candidates');
 is($app->query('SHOW lock_timeout'), '1s', 'what goes on after a call waits for a lock for a second at most');
 is($app->sqlstate_of("SELECT FROM leader_election.acquire('$election', 'b')"), '25001', 'a second call in a block is refused');
 $app->query('ROLLBACK');
