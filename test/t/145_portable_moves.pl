@@ -300,6 +300,7 @@ foreach my $edition (qw(extension portable))
 	foreach my $election (map { "$_ $edition" } qw(detached session held kept))
 	{
 		is(query_unless_busy($two, "SELECT term FROM leader_election.acquire('$election', 'x')"), '', "$election: nobody new is elected");
+		is($two->sqlstate, '00000', '... and that is no error');
 	}
 	is($two->query("SELECT waiting_for FROM leader_election.status WHERE election = 'session $edition'"), 'grace after failover', 'but for a lease');
 	my $new = begun_above(query_unless_busy($one, "SELECT term FROM leader_election.renew('detached $edition', $term{detached})"),
@@ -310,6 +311,7 @@ foreach my $edition (qw(extension portable))
 	is($ses->query("SELECT leader_election.is_leader('session $edition')"), 'f', 'the session leads no more');
 	is($ses->query("SELECT * FROM leader_election.renew('session $edition')"), '', 'and is told so');
 	is($ses->query("SELECT leader_election.join('session $edition', 's', auto_renew => false)"), '', 'it stands in the grace');
+	is($ses->sqlstate, '00000', '... which is no error');
 	my $short;
 	wait_until(sub { $short = $ses->query("SELECT leader_election.join('short $edition', 's', auto_renew => false)") }, 'its election');
 	cmp_ok($short, '>', $term{session}, 'and is elected after the grace');
@@ -324,6 +326,7 @@ foreach my $edition (qw(extension portable))
 
 	# What is not over
 	is($one->query("SELECT term FROM leader_election.acquire('run $edition', 'r', run => '2026-11-26')"), '', 'a run that is done is done');
+	is($one->sqlstate, '00000', '... which is no error');
 	is($there->query("SELECT not_before_at > now() + interval '50 min', held FROM leader_election.lease WHERE election = 'held $edition'"),
 		't|t', 'a hold holds');
 	is($there->query("SELECT candidate_role FROM leader_election.election WHERE election = 'theirs'"), 'later', 'roles are those of today')
