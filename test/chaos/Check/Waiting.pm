@@ -115,12 +115,15 @@ sub sitting_out
 	  && 'nobody has given up';
 }
 
-# Who certainly stood, and whose row was there. A crash empties the table.
+# Who certainly stood, and whose row was there. A crash empties the table. In the portable
+# edition a row that was written before the clock was set back by more than a lease is of
+# a time to come, and counts as dead until the next call of its candidate.
 sub certain_candidates
 {
 	my ($row) = @_;
 
 	return if may_have_crashed(@{$row}{qw(sent received)})
+	  || ($edition eq 'portable' && faults_between(qr/^set clock/, $row->{sent} - $REJOIN_US, $row->{received}))
 	  || was_dropped($row->{election}, $row->{sent} - $REJOIN_US, $row->{received});
 	return stood_throughout(@{$row}{qw(election sent received)});
 }
