@@ -404,7 +404,7 @@ sub judge
 		my ($allowed, $best) = handover($fault, $stand);
 
 		failed($stand, $fault, sprintf('took %d ms at best of %d, beyond what the machine was late; '
-			  . '%d ms would be %d times as long as without a client',
+			  . '%d ms are allowed: %d times as long as without a client',
 				$best, $ROUNDS, $allowed, $HANDOVERS{ $stand->{kind} }))
 		  if $fault->{handover} && $best > $allowed;
 		push @skipped, "$stand->{name}, $fault->{name}: changed $ROUNDS times, on a machine that is "
