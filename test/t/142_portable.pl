@@ -870,6 +870,13 @@ $locker->query($early);
 is(renew_late(), 'renewed', 'seeded bug: the clock is read before the lock, and a lease is renewed that was over');
 $locker->query($renew);
 
+# A server that is cut off does not know a term of another epoch, and has no proof.
+($election, $term) = led("lease_duration => '1 hour'");
+my $promoted = ($term >> 22) + 1 << 22;
+is($one->query("SELECT term FROM leader_election.renew('$election', $promoted)"), '', 'a term that another server granted is over here');
+is($one->query("SELECT leader_election.release('$election', $promoted)"), 'f', 'it cannot be given back');
+is($one->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, 'and the term of this server goes on');
+
 # A takeover waits for a fence that works, and counts from its own lock.
 ($election, $term) = led("lease_duration => '1 hour'");
 $locker->query('SELECT pg_advisory_lock(142)');

@@ -15,12 +15,15 @@ our @EXPORT = qw(check_calm);
 
 my $LOCK_TABLE_FULL = '53200';	# which nobody can help who takes a lock
 my $LASTS_US = 6_000_000;	# a wide fault, and what it leaves
-my $STOPPED_US = 4_000_000;	# the worker, unless it certainly held nothing, and what that leaves
+my $STOPPED_US = 4_000_000;	# one that others wait for, unless it certainly held nothing, and what that leaves
 my @whole;					# [from, to] of these
 
 sub read_faults
 {
 	my %doing;	# since when: what takes its time
+
+	# A call of the portable edition keeps the NOTIFY lock until its commit is over.
+	my $waited_for = $edition eq 'portable' ? qr/^stop (?:backend|leader)$/ : qr/^stop worker$/;
 
 	foreach (lines("$out/events"))
 	{
@@ -28,7 +31,7 @@ sub read_faults
 
 		$doing{$what} = $time if $kind eq 'doing' && $what !~ /^recreate/;
 		push @whole, [ $time - 500_000, $time + $LASTS_US ] if $kind eq 'fault' && $what =~ $WIDE;
-		push @whole, [ $time - 500_000, $time + $STOPPED_US ] if $kind eq 'fault' && $what eq 'stop worker' && !/, idle$/;
+		push @whole, [ $time - 500_000, $time + $STOPPED_US ] if $kind eq 'fault' && $what =~ $waited_for && !/, idle$/;
 		push @whole, [ $doing{$what} - 500_000, $time + $LASTS_US ] if $kind eq 'done' && $doing{$what};
 		push @whole, [ $time - $LASTS_US, $time + $LASTS_US / 2 ] if $kind =~ /^(start|calm)$/;
 		push @whole, [ $time, $time + 60_000_000 ] if $kind eq 'ending';
