@@ -767,7 +767,7 @@ BEGIN
 	RAISE EXCEPTION 'this session was reset while it stood in election "%", as candidate "%"', el, who
 		USING ERRCODE = 'LE006',
 			DETAIL = 'Its locks were released, as by DISCARD ALL or pg_advisory_unlock_all(), and its candidacy and leadership ended then.',
-			HINT = 'Connection pools do that when a connection is given back: use one that no pool manages. Behind a transaction pooler use detached candidates: acquire().';
+			HINT = 'Connection pools do that when a connection is given back: use one that no pool manages. Behind a transaction pooler use detached candidates: acquire(). If this is a new client, repeat the call.';
 END
 $$;
 

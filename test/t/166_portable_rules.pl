@@ -160,6 +160,13 @@ same_words('who may not create elections', 'LE003', 'third', sub {
 	$admin->query('REVOKE EXECUTE ON FUNCTION leader_election.create_election FROM third');
 	$say->(q(SELECT FROM leader_election.acquire('not there', 'a')));
 });
+same_words('a session that was reset', 'LE006', 'app', sub {
+	my ($caller, undef, undef, $say) = @_;
+
+	$caller->query(q(SELECT leader_election.join('reset', 'a', auto_renew => false)));
+	$caller->query('DISCARD ALL');
+	$say->(q(SELECT leader_election.join('reset', 'a', auto_renew => false)));
+});
 same_words('no election on first use', 'LE003', 'app', sub {
 	my ($caller, $admin, $dbname, $say) = @_;
 	my $set = sub {
