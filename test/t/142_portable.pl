@@ -991,6 +991,13 @@ $two->query('SELECT pg_advisory_unlock_all()');
 is($two->sqlstate_of("SELECT leader_election.join('keys', 'two', auto_renew => false)"), 'LE006',
 	'so may one whose locks alone were released');
 is($one->query("SELECT leader_election.join('keys', 'one', auto_renew => false)"), '3', 'its place is free');
+my $forgets = portable('forgets', '');
+$forgets->query("SELECT leader_election.join('forgotten', 'a', auto_renew => false)");
+$forgets->query('DISCARD ALL');
+is($forgets->query("SELECT leader_election.join('elsewhere', 'a', auto_renew => false)"), '1', 'a first call in another election says nothing');
+is($forgets->sqlstate_of("SELECT leader_election.join('forgotten', 'a', auto_renew => false)"), '00000', 'nor do those that follow it');
+is($forgets->query("SELECT alive FROM leader_election.candidates WHERE election = 'forgotten'"), 't', 'it stands anew');
+$forgets->finish;
 
 # One whose session has died, and that is back at once, lets the others go first.
 $one->query("SELECT leader_election.create_election('back', takeover_delay => '0')");

@@ -59,6 +59,11 @@ sub check_silence
 {
 	my ($who, $stands, $election, $time, $how) = @_;
 	my $s = $stands->{$election} //= { standing => 0 };
+
+	# In the portable edition, the first call after a reset gives a session a new key, and
+	# all that was under the old one is forgotten.
+	$_->{loss}{may} = 1 foreach grep { $edition eq 'portable' && $_ != $s && $_->{loss} } values %$stands;
+
 	my $loss = $s->{loss} // return $s;
 
 	if ($how eq 'waited' && is_expected('53200', $time))
