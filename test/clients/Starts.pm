@@ -191,7 +191,9 @@ sub row_is_locked
 	};
 }
 
-# All that it asks of the server is cancelled, now and then, for so many leases.
+# What it asks of the server is cancelled, if it is still at work when it is looked at,
+# for so many leases. Calls of the portable edition take several times longer: looked at
+# as often, none of a whole lease might come through.
 sub is_cancelled
 {
 	my ($leases) = @_;
@@ -199,13 +201,14 @@ sub is_cancelled
 
 	return sub {
 		my ($case) = @_;
+		my $pause = is_portable() ? 0.01 : 0.002;
 		my $ports = join ', ', 0, map { $_->[1] } connections($case->{n});
 
 		start_psql(name_of('cancel', $case), 'postgres', "DO \$\$
 			DECLARE until timestamptz := clock_timestamp() + interval '$seconds s';
 			BEGIN
 				WHILE clock_timestamp() < until LOOP
-					PERFORM pg_stat_clear_snapshot(), pg_sleep(0.002);
+					PERFORM pg_stat_clear_snapshot(), pg_sleep($pause);
 					PERFORM pg_cancel_backend(pid) FROM pg_stat_activity
 						WHERE state = 'active' AND client_port IN ($ports);
 				END LOOP;
