@@ -127,7 +127,8 @@ is($owner->query(q(SELECT count(*) FROM pg_class c LEFT JOIN pg_trigger t ON t.t
 is($owner->query(q(SELECT count(*) FROM pg_proc p WHERE p.pronamespace = 'leader_election_internal'::regnamespace
 	AND has_function_privilege('stranger', p.oid, 'EXECUTE'))), 0, 'nobody may call what is internal');
 is($owner->query(q(SELECT string_agg(proname, ' ') FROM pg_proc p WHERE p.pronamespace = 'leader_election'::regnamespace
-	AND prosecdef AND proconfig[1] IS DISTINCT FROM 'search_path=pg_catalog, pg_temp')),
+	AND prosecdef AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp']
+	AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp', 'lock_timeout=1s'])),
 	'', 'who runs as the owner has a search_path of its own');
 
 ($code, $said) = run_file('postgres', '-v', 'anyway=1');
