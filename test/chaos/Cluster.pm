@@ -424,6 +424,7 @@ server_round_robin = 1
 server_login_retry = 0.2
 server_connect_timeout = 2
 query_wait_timeout = 3
+ignore_startup_parameters = extra_float_digits
 ));
 	start_pooler();
 	return;

@@ -22,11 +22,12 @@ use Wide;
 
 our @EXPORT = qw(
   inject heal_due heal_all resume_elections alter_group note_groups seats present_seats
-  %candidates %elections %groups $most_seats $small_disk
+  %candidates %elections %kept_elections %groups $most_seats $small_disk
 );
 
 our %candidates;	# name => {pid, kind, ...}, see chaos.pl
 our %elections;		# name => arguments of create_election()
+our %kept_elections;	# the same; these are not altered, nor dropped
 our %groups;		# name => arguments of create_group()
 our $most_seats = 4;	# of a group
 our $small_disk = 0;	# the servers' disk may be filled
@@ -366,7 +367,7 @@ sub seats
 	return map { my $group = $_; map { "$group/$_" } @numbers } sort keys %groups;
 }
 
-sub any_election { return pick(sort(keys %elections), seats(1 .. $most_seats)); }
+sub any_election { return pick(sort(keys %elections, keys %kept_elections), seats(1 .. $most_seats)); }
 
 sub request_yield
 {
@@ -423,6 +424,7 @@ sub drain_candidates
 			  && index("@{ $candidates{$_}{in} }", $in) >= 0 } disturbed_candidates());
 	my $arguments;
 
+	$names .= '*' if $candidates{$names}{members};		# whose names begin so
 	$names =~ s/\d+$/*/ if rand() < 0.4;
 	$arguments = "'$names', " . ($election eq 'all' ? 'NULL' : "'$election'");
 	return if ($drained{"$election $names"} // 0) > now();

@@ -3,9 +3,10 @@
 # leader, and leaves in a folder what check.pl looks at.
 #
 #	perl chaos.pl --dir DIR --seconds N --seed N [--edition extension|portable]
-#	     [--profile all|clock|split|fence|quorum|pressure] [--many N] [--small-disk]
+#	     [--profile all|clock|split|fence|quorum|pressure] [--many N] [--clients]
+#	     [--small-disk]
 #
-# DIR has the programs candidate and proxy, and a folder disk for the servers,
+# DIR has the programs of compile.sh, and a folder disk for the servers,
 # which may be a small file system. run is what starts this.
 
 use strict;
@@ -17,6 +18,7 @@ use lib $FindBin::RealBin;
 use Calm;
 use Cluster;
 use Getopt::Long;
+use Languages;
 use Nemesis;
 use Pressure;
 use Replication;
@@ -26,7 +28,7 @@ my $LONG_CALM = 8;	# seconds: see Check/Announced.pm
 
 my %option = (seconds => 60, seed => 1, profile => 'all', edition => 'extension');
 
-GetOptions(\%option, 'dir=s', 'edition=s', 'seconds=i', 'seed=i', 'profile=s', 'many=i', 'small-disk') or die;
+GetOptions(\%option, 'dir=s', 'edition=s', 'seconds=i', 'seed=i', 'profile=s', 'many=i', 'clients', 'small-disk') or die;
 $dir = $option{dir};
 $out = "$dir/out";
 mkdir $out;
@@ -76,7 +78,16 @@ if ($edition eq 'portable')
 	delete @elections{qw(bully spread1 spread2 zab)};
 	$elections{quorum} = "'race', '$lease_ms ms', 2, '100 ms'";
 }
-my @elections = sort keys %elections, keys %calm_elections, seats(1 .. $most_seats);
+
+# Those of the project's clients. One that stands in a session leads until half a lease has
+# passed, where the word that the server has ended the session does not reach it: its
+# election has to have a takeover delay, and to keep it.
+if ($option{clients})
+{
+	$elections{jobs} = "'race', '$lease_ms ms', 1, '0'";
+	%kept_elections = (apps => "'race', '$lease_ms ms', 1, '$lease_ms ms'");
+}
+my @elections = sort keys %elections, keys %kept_elections, keys %calm_elections, seats(1 .. $most_seats);
 
 # Candidates: kind, the connection (d: direct, p: through the pooler), and in
 # what they stand. A session always comes before a detached candidate in a
@@ -131,20 +142,32 @@ if ($edition eq 'portable')
 	$ENV{CHAOS_NO_CAMPAIGN} = 1 if $option{profile} eq 'back';
 }
 
+if ($option{clients})
+{
+	$candidates{$_} = { kind => $_, members => [ [qw(session apps)], [qw(detached jobs)] ], in => [qw(apps jobs)] }
+	  foreach @LANGUAGES;
+}
+
 sub start_candidate
 {
 	my ($name) = @_;
 	my $c = $candidates{$name};
 	my $instance = ++$c->{instance};
 	my @connections =
-	  $c->{via} eq 'p' ? pooled_connection($name)
+	  ($c->{via} // '') eq 'p' ? pooled_connection($name)
 	  : client_connections($name);
 	my @arguments = (
 		$name, $instance, $option{seed}, "$out/candidate.$name.$instance",
 		"$dir/resource", join('|', @connections), $lease_ms, @{ $c->{in} });
 
 	local %ENV = (%ENV, $c->{pressed} ? (PGOPTIONS => draw_timeouts($name)) : ());
-	if ($c->{kind} =~ /^pg_leader (\w+)/)
+	if ($c->{members})
+	{
+		my ($pool_port) = pooled_connection($name) =~ /port=(\d+)/;
+
+		$c->{pid} = start_language($name, $c, $connections[ $instance % @connections ], $pool_port, 'pool');
+	}
+	elsif ($c->{kind} =~ /^pg_leader (\w+)/)
 	{
 		$c->{pid} = start_process("pg_leader.$name", 'pg_leader', 'run', '-d',
 			$connections[ $instance % @connections ], '-e', $c->{in}[0], '-n', $name, "--mode=$1", '--forever',
@@ -201,8 +224,8 @@ sub set_up
 		'CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA leader_election TO app;
 		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app;
 		CREATE SCHEMA chaos AUTHORIZATION app',
-		(map { "SELECT leader_election.create_election('$_', " . ($elections{$_} // $calm_elections{$_}) . ')' }
-			  sort keys %elections, keys %calm_elections),
+		(map { "SELECT leader_election.create_election('$_', " . ($elections{$_} // $kept_elections{$_} // $calm_elections{$_}) . ')' }
+			  sort keys %elections, keys %kept_elections, keys %calm_elections),
 		$edition eq 'portable' ? () : "SELECT leader_election.create_election('$twin')",
 		(map { "SELECT leader_election.create_group('$_', $groups{$_})" } sort keys %groups),
 		map { qq(CREATE TABLE chaos."w_$_" (term bigint NOT NULL, candidate text NOT NULL, id bigint NOT NULL, written timestamptz DEFAULT clock_timestamp());
@@ -271,7 +294,7 @@ sub calm
 
 	event('calm');
 	$start = stopwatch();
-	%vacant = map { $_ => 1 } grep({ $_ ne 'runs' } sort keys %elections, keys %calm_elections), present_seats();
+	%vacant = map { $_ => 1 } grep({ $_ ne 'runs' } sort keys %elections, keys %kept_elections, keys %calm_elections), present_seats();
 
 	# When no seat was left that is withdrawn: looked at meanwhile, not after an election
 	# that had another lease to wait for.
@@ -289,7 +312,8 @@ sub calm
 		my $kept = sql(primary(), "SELECT string_agg(election, ',') FROM leader_election.status
 			WHERE waiting_for LIKE 'reserved for %'") // '';
 
-		$kept{$_} = 1 foreach split /,/, $kept;
+		# These have the delay to wait for.
+		$kept{$_} = 1 foreach split(/,/, $kept), keys %kept_elections;
 		foreach my $election (split /,/, $led)
 		{
 			event('led', $election, stopwatch() - $start, $kept{$election} ? 'kept' : ());
@@ -372,6 +396,12 @@ my $end;
 my $round = 0;
 
 event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
+foreach my $name (grep { $candidates{$_}{members} } sort keys %candidates)
+{
+	my $n = 0;
+
+	event('member', $name . ++$n, $_->[0]) foreach @{ $candidates{$name}{members} };
+}
 event('edition', $edition);
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
 event('epoch', int(time() * 1_000_000) - now());

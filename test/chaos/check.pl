@@ -77,6 +77,8 @@ check_seats($history);
 check_early();
 check_runs();
 check_claims_in_history($history);
+check_ends();
+check_languages();
 check_writes();
 check_resource();
 check_terms();

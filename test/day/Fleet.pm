@@ -9,9 +9,8 @@ use warnings;
 
 use Cluster;
 use Exporter qw(import);
-use FindBin;
+use Languages;
 use Nemesis;
-use Time::HiRes qw(clock_gettime CLOCK_BOOTTIME CLOCK_MONOTONIC);
 
 our @EXPORT = qw(make_fleet start_client look_after_clients clients_running $SESSION $DETACHED $CLIENTS);
 
@@ -26,21 +25,12 @@ my $LISTENERS = 4;
 my $PG_LEADER = 3;		# of each mode
 
 # Leaderships of each kind in a process
-my %LANGUAGES = (
+my %LEADERSHIPS = (
 	python => [ 8, 6 ],
 	asyncpg => [ 4, 2 ],
 	node => [ 6, 4 ],
 	java => [ 6, 4 ],
 	go => [ 6, 2 ],
-);
-
-my $drivers = "$FindBin::RealBin/drivers";
-my %COMMAND = (
-	python => [ '/usr/bin/python3', "$drivers/many.py" ],
-	asyncpg => [ '/usr/bin/python3', "$drivers/many_async.py" ],
-	node => [ 'node', '--max-old-space-size=64', "$drivers/many.js" ],
-	java => [qw(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx48m -cp)],
-	go => [],
 );
 
 sub session_elections { return map { sprintf 's%03d', $_ } 1 .. $SESSION; }
@@ -94,9 +84,9 @@ sub make_fleet
 	$CLIENTS = keys %candidates;
 
 	# Everywhere in the lists, so that each language has rivals in C, and in other languages
-	foreach my $language (sort keys %LANGUAGES)
+	foreach my $language (@LANGUAGES)
 	{
-		my ($sessions, $others) = @{ $LANGUAGES{$language} };
+		my ($sessions, $others) = @{ $LEADERSHIPS{$language} };
 		my @members;
 
 		push @members, [ 'session', $session[ (7 * $s++) % @session ] ] foreach 1 .. $sessions;
@@ -109,23 +99,6 @@ sub make_fleet
 		$CLIENTS += @members;
 	}
 	return;
-}
-
-# A process with the leaderships of a language: its members are NAME1, NAME2, ...
-sub start_language
-{
-	my ($name, $c) = @_;
-	my ($connection) = client_connections($name);
-	my ($port) = $connection =~ /port=(\d+)/;
-	my $n = 0;
-	my @arguments = ($c->{instance}, map { $n++; "$_->[0]:$_->[1]:$name$n:$out/candidate.$name$n.$c->{instance}" } @{ $c->{members} });
-	my @command = @{ $COMMAND{$name} };
-
-	push @command, "$dir/java:/usr/share/java/postgresql.jar", 'Many' if $name eq 'java';
-	@command = ("$dir/many") if $name eq 'go';
-	local %ENV = (%ENV, PGHOST => '127.0.0.1', PGPORT => $port, PGUSER => 'app', PGDATABASE => 'postgres',
-		PGAPPNAME => $name, DAY_CLOCK_OFFSET_US => int((clock_gettime(CLOCK_BOOTTIME) - clock_gettime(CLOCK_MONOTONIC)) * 1e6));
-	return start_process("language.$name", @command, @arguments);
 }
 
 sub start_client
@@ -143,7 +116,7 @@ sub start_client
 
 	local $ENV{CHAOS_TICK_MS} = 200;
 	$c->{pid} =
-	    $c->{members} ? start_language($name, $c)
+	    $c->{members} ? start_language($name, $c, $connection, $connection =~ /port=(\d+)/, 'postgres')
 	  : $c->{kind} =~ /^pg_leader (\w+)/
 	  ? start_process("pg_leader.$name", 'pg_leader', 'run', '-d', $connection, '-e', $c->{in}[0], '-n', $name,
 		"--mode=$1", '--forever', '--grace=200ms', '--', "$dir/candidate", 'command', @arguments)

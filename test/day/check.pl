@@ -60,19 +60,6 @@ sub read_clients
 	return;
 }
 
-# A client that has ended by itself, other than by a signal, has given up.
-sub check_ends
-{
-	foreach my $path (glob "$out/language.*.out")
-	{
-		foreach (lines($path))
-		{
-			violation('gave up', ($path =~ s{.*/}{}r) . ": $_") if /gave up|Exception in thread|panic:/;
-		}
-	}
-	return;
-}
-
 # In a run of minutes, pg_leader may never have its turn.
 sub count_leaders
 {

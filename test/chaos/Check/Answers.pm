@@ -49,7 +49,7 @@ sub certain_leader
 {
 	my ($claims, $a) = @_;
 
-	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !cannot_know($_, $a->{sent}) && !was_silent($_, $a) }
+	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !may_be_over($_, $a->{sent}) && !was_silent($_, $a) }
 	@{ $claims->{ $a->{election} } };
 }
 

@@ -8,9 +8,9 @@ use warnings;
 use Check::Record;
 use Exporter qw(import);
 use JSON::PP;
-use List::Util qw(max min);
+use List::Util qw(max min uniq);
 
-our @EXPORT = qw(is_expected read_candidate);
+our @EXPORT = qw(is_expected read_candidate check_ends check_languages);
 
 my $SILENT_US = 80_000;	# a session asks, and is answered, more often, unless something keeps it from that
 
@@ -211,6 +211,35 @@ sub read_candidate
 		{
 			$count{'connections lost'}++;
 		}
+	}
+	return;
+}
+
+# A client that has ended by itself, other than by a signal, has given up.
+sub check_ends
+{
+	foreach my $path (glob "$out/language.*.out")
+	{
+		foreach (lines($path))
+		{
+			violation('gave up', ($path =~ s{.*/}{}r) . ": $_") if /gave up|^Traceback|Exception in thread|panic:/;
+		}
+	}
+	return;
+}
+
+# In some minutes, each language has its turn, in a session or detached.
+sub check_languages
+{
+	my @times = map { @{$_}{qw(from to)} } @claims;
+
+	return unless %languages && @times && max(@times) - min(@times) > 300e6;
+	foreach my $language (sort keys %languages)
+	{
+		my @terms = uniq map { "$_->{election} $_->{term}" } grep { $_->{candidate} =~ /^$language\d$/ } @claims;
+
+		$count{"terms of $language"} = @terms;
+		violation('the run itself', "$language never led") unless @terms;
 	}
 	return;
 }

@@ -33,6 +33,8 @@ sub read_run
 		else { push @calms, [$time]; }
 	}
 	$bound{ $rest[0] } = 1 if "$kind @rest" =~ /^candidate \w+ pg_leader session$/;
+	$languages{$1} = 1 if "$kind @rest" =~ /^member ([a-z]+)\d/;
+	$believes{ $rest[0] } = 1 if "$kind @rest" =~ /^member \w+ session$/;
 	$count{'starts of pg_leader with timeouts'}++ if $kind eq 'options';
 	if ($kind eq 'huge')
 	{

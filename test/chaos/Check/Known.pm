@@ -8,7 +8,7 @@ use warnings;
 use Check::Record;
 use Exporter qw(import);
 
-our @EXPORT = qw(in_failover cannot_know was_dropped in_force may_be_withdrawn);
+our @EXPORT = qw(in_failover cannot_know may_be_over was_dropped in_force may_be_withdrawn);
 
 # Was that in a failover, in which the old side may do what is lost?
 sub in_failover
@@ -29,6 +29,16 @@ sub cannot_know
 	return $c->{command} && $bound{ $c->{candidate} }
 	  && (grep({ $_->[0] <= $time && $time < ($_->[1] // $time) + 100_000 } @cuts)
 		|| $edition eq 'portable' && grep { $_->[1] eq $c->{candidate} && $_->[0] <= $time + 10_000 && ($to // $time) < $_->[0] + 100_000 } @ended);
+}
+
+# Can it have been over for the server while the claim went on? A client that stands in a
+# session leads until a deadline of its own, unless it hears that the session has ended. (Its
+# election has a delay for that: nobody else leads meanwhile.)
+sub may_be_over
+{
+	my ($c, $time) = @_;
+
+	return $believes{ $c->{candidate} } || cannot_know($c, $time);
 }
 
 # Was the election dropped meanwhile, or may it have been, as a seat of a group? With

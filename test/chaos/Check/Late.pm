@@ -32,7 +32,7 @@ sub find_change
 	}
 	foreach my $c (grep { $_->{to} > $w->{sent} && $_->{from} < $w->{received} } @{ $claims->{ $w->{election} } // [] })
 	{
-		next if cannot_know($c, $w->{sent}) || was_silent($c, $w) || defined $from && $from <= $c->{from};
+		next if may_be_over($c, $w->{sent}) || was_silent($c, $w) || defined $from && $from <= $c->{from};
 		($from, $to) = ($c->{from}, $c->{to});
 	}
 	return defined $from ? ($from, min($to, $w->{received})) : ();

@@ -10,7 +10,7 @@ use Exporter qw(import);
 our @EXPORT = qw(
   violation lines describe $out %count %violations %faults %info @claims
   @moments %leader @written @announced %listening @delays @begun @finished
-  @early @windows @cuts @ended %bound %recreated @dropping @paused @drained @groups
+  @early @windows @cuts @ended %bound %believes %languages %recreated @dropping @paused @drained @groups
   @named @pressing @calms @short_leases $edition $lease_us $wall_clock $epoch_us
 );
 
@@ -30,6 +30,8 @@ our @windows;		# [from, to] of failovers, from when the standby may have lagged
 our @cuts;			# [from, to, name] of the clients' network
 our @ended;			# [when, candidate]: its session was ended
 our %bound;			# candidates whose command depends on a session
+our %languages;		# that clients are written in, other than C
+our %believes;		# candidates that lead until a deadline of their own
 our %recreated;		# elections that were dropped and created again
 our @dropping;		# [from, to, election]: that was under way
 our @paused;		# [from, to, election or "all"]: it was certainly paused

@@ -28,6 +28,7 @@ my $SITS_OUT = qr/^(?:resigned|left|transferred|yielded|expired)$/;	# whose lead
 my $NOBODY_ATTACKS = qr/^(?:calm|twin)/;
 my $RESERVES = qr/^(?:bully|zab|spread\d|wide-\d+)$/;	# elections whose strategies do
 my $WITH_QUORUM = qr/^(?:zab|quorum)$/;	# and that is 2
+my $WITH_DELAY = qr/^(?:zab|quorum|apps)$/;
 my $MAY_HOLD = qr/^(?:race|lone)$/;	# elections with a pg_leader
 my $IN_A_PAUSE = qr/^(?:paused|withdrawn|reserved_for|hold|takeover_delay|grace)/;
 
@@ -41,7 +42,7 @@ my @reasons = (
 	[ qr/^paused$/, sub { !may_be_paused(@{ $_[0] }{qw(election sent received)}) && !failed_over_since_calm($_[0]) && 'nobody has paused it' } ],
 	[ qr/^grace_after_failover$/, \&grace ],
 	[ qr/^hold$/, sub { $_[0]{election} !~ $MAY_HOLD && !failed_over_since_calm($_[0]) && 'nobody has asked for one' } ],
-	[ qr/^takeover_delay$/, sub { $_[0]{election} !~ $WITH_QUORUM && !was_altered($_[0], 1) && !has_default_delay($_[0]) && 'it has none' } ],
+	[ qr/^takeover_delay$/, sub { $_[0]{election} !~ $WITH_DELAY && !was_altered($_[0], 1) && !has_default_delay($_[0]) && 'it has none' } ],
 	[ qr/^reserved_for_/, \&reserved ],
 	[ qr/^no_candidates$/, sub { my @stand = certain_candidates($_[0]); @stand && "@stand stand" } ],
 	[ qr/^quorum_\d+_of_\d+$/, \&quorum ],

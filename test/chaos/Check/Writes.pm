@@ -80,7 +80,7 @@ sub check_resource
 		}
 		violation('outside resource', "$election: $candidate was denied in term $term at $sent, although it led: " . describe($_))
 		  foreach grep { $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $received
-			  && !cannot_know($_, $sent) } @{ $claims{"$election $term"} // [] };
+			  && !may_be_over($_, $sent) } @{ $claims{"$election $term"} // [] };
 	}
 	return;
 }

@@ -9,9 +9,10 @@ const pg = require('pg')
 const TURN_MS = 200
 const TURNS_PER_WRITE = 10
 const [instance, ...given] = process.argv.slice(2)
-const offset = BigInt(process.env.DAY_CLOCK_OFFSET_US) // of CLOCK_BOOTTIME, which Node.js does not read
+const offset = BigInt(process.env.CLOCK_OFFSET_US) // of CLOCK_BOOTTIME, which Node.js does not read
 const now = () => process.hrtime.bigint() / 1000n + offset
-const poolOf = (max) => new pg.Pool({ connectionTimeoutMillis: 15000, max }).on('error', () => {})
+const place = { host: '127.0.0.1', port: Number(process.env.POOL_PORT), database: process.env.POOL_DATABASE }
+const poolOf = (max) => new pg.Pool({ ...place, connectionTimeoutMillis: 15000, max }).on('error', () => {})
   .on('connect', (client) => client.on('error', () => {}))
 const workers = poolOf(2)
 let nextId = Number(instance) * 1000000

@@ -10,14 +10,25 @@ import org.postgresql.ds.PGSimpleDataSource;
 
 public class Many {
     static final int TURN_MS = 200, TURNS_PER_WRITE = 10;
-    static final long OFFSET_US = Long.parseLong(System.getenv("DAY_CLOCK_OFFSET_US"));
-    static final String URL = String.format("jdbc:postgresql://%s:%s/postgres?user=%s&prepareThreshold=0&connectTimeout=15",
-        System.getenv("PGHOST"), System.getenv("PGPORT"), System.getenv("PGUSER"));
+    static final long OFFSET_US = Long.parseLong(System.getenv("CLOCK_OFFSET_US"));
+    static final String OPTIONS = "?user=" + System.getenv("PGUSER") + "&prepareThreshold=0&connectTimeout=15";
+    static final String URL = "jdbc:postgresql://" + hosts() + "/postgres" + OPTIONS;
+    static final String POOL = "jdbc:postgresql://127.0.0.1:" + System.getenv("POOL_PORT") + "/"
+        + System.getenv("POOL_DATABASE") + OPTIONS + "&socketTimeout=15";
     static Connection work;
     static long nextId;
 
     // CLOCK_BOOTTIME, which Java does not read, in microseconds
     static long now() { return System.nanoTime() / 1000 + OFFSET_US; }
+
+    // HOST:PORT,HOST:PORT of what libpq's variables say
+    static String hosts() {
+        String[] hosts = System.getenv("PGHOST").split(","), ports = System.getenv("PGPORT").split(",");
+        StringJoiner places = new StringJoiner(",");
+        for (int i = 0; i < hosts.length; i++)
+            places.add(hosts[i] + ":" + ports[i]);
+        return places.toString();
+    }
 
     static class Member {
         final String election, candidate;
@@ -39,7 +50,7 @@ public class Many {
                 Runtime.getRuntime().halt(3);
             };
             PGSimpleDataSource pool = new PGSimpleDataSource();
-            pool.setURL(URL + "&socketTimeout=15");
+            pool.setURL(POOL);
             leadership = words[0].equals("session") ? new SessionLeadership(URL, new Properties(), options)
                 : new DetachedLeadership(pool, options);
         }
@@ -63,7 +74,7 @@ public class Many {
             String outcome = "committed";
             try {
                 if (work == null || work.isClosed())
-                    work = DriverManager.getConnection(URL + "&socketTimeout=15");
+                    work = DriverManager.getConnection(POOL);
                 work.setAutoCommit(false);
                 work.rollback();
                 leadership.fenced(work);

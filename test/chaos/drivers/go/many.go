@@ -42,7 +42,7 @@ type member struct {
 	leadership          *leaderelection.Leadership
 }
 
-func newMember(argument, dsn string) *member {
+func newMember(argument, dsn, pool string) *member {
 	words := strings.SplitN(argument, ":", 4)
 	m := &member{election: words[1], candidate: words[2]}
 	var err error
@@ -56,13 +56,13 @@ func newMember(argument, dsn string) *member {
 	if words[0] == "session" {
 		m.leadership = leaderelection.New(opts)
 	} else {
-		m.leadership = leaderelection.NewDetached(open(dsn), opts)
+		m.leadership = leaderelection.NewDetached(open(pool), opts)
 	}
 	return m
 }
 
-func open(dsn string) *sql.DB {
-	db, err := sql.Open("postgres", dsn+"?connect_timeout=15")
+func open(pool string) *sql.DB {
+	db, err := sql.Open("postgres", pool+"?connect_timeout=15&binary_parameters=yes")
 	if err != nil {
 		panic(err)
 	}
@@ -114,14 +114,15 @@ func main() {
 	os.Setenv("PGSSLMODE", "disable")
 	instance, _ := strconv.ParseInt(os.Args[1], 10, 64)
 	nextID.Store(instance * 1000000)
-	dsn := fmt.Sprintf("postgres://%s@%s:%s/postgres", os.Getenv("PGUSER"), os.Getenv("PGHOST"), os.Getenv("PGPORT"))
+	dsn := fmt.Sprintf("host=%s port=%s user=%s dbname=postgres", os.Getenv("PGHOST"), os.Getenv("PGPORT"), os.Getenv("PGUSER"))
+	pool := fmt.Sprintf("postgres://%s@127.0.0.1:%s/%s", os.Getenv("PGUSER"), os.Getenv("POOL_PORT"), os.Getenv("POOL_DATABASE"))
 	leaderelection.TakeEnvironment()
-	work := open(dsn)
+	work := open(pool)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	var running sync.WaitGroup
 	for _, argument := range os.Args[2:] {
-		m := newMember(argument, dsn)
+		m := newMember(argument, dsn, pool)
 		running.Add(1)
 		go m.look(work)
 		go func() {

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "clients/python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "clients/python"))
 
 import asyncpg
 
@@ -16,6 +16,9 @@ import leader_election_async
 
 TURN = 0.2
 TURNS_PER_WRITE = 10
+POOL = {"host": "127.0.0.1", "port": int(os.environ["POOL_PORT"]),
+        "database": os.environ["POOL_DATABASE"], "timeout": 15,
+        "statement_cache_size": 0}      # there may be a pooler
 next_id = int(sys.argv[1]) * 1_000_000
 
 
@@ -34,8 +37,7 @@ class Member:
         if self.kind == "session":
             return leader_election_async.Leadership(
                 {}, self.election, self.candidate, slice=0.5, **options)
-        pool = await asyncpg.create_pool(min_size=0, max_size=2, timeout=15,
-                                         statement_cache_size=0)
+        pool = await asyncpg.create_pool(min_size=0, max_size=2, **POOL)
         return leader_election_async.DetachedLeadership(
             pool, self.election, self.candidate, interval=0.2, **options)
 
@@ -60,7 +62,7 @@ class Member:
         number, outcome, sent = next_id, "lost", now()
         try:
             if self.work is None or self.work.is_closed():
-                self.work = await asyncpg.connect(timeout=15, command_timeout=5)
+                self.work = await asyncpg.connect(command_timeout=5, **POOL)
             await self.work.execute("BEGIN")
             await self.leadership.fenced(self.work)
             term = self.leadership.term or term     # the fenced one, else COMMIT fails

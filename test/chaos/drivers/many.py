@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "clients/python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "clients/python"))
 
 import psycopg
 import psycopg_pool
@@ -16,6 +16,8 @@ import leader_election
 
 TURN = 0.2
 TURNS_PER_WRITE = 10
+POOL = f"host=127.0.0.1 port={os.environ['POOL_PORT']} dbname={os.environ['POOL_DATABASE']}"
+NOT_PREPARED = {"connect_timeout": 15, "prepare_threshold": None}   # there may be a pooler
 next_id = int(sys.argv[1]) * 1_000_000
 
 
@@ -32,8 +34,7 @@ class Member:
             self.leadership = leader_election.Leadership(
                 "", self.election, self.candidate, slice=0.5, **options)
         else:
-            pool = psycopg_pool.ConnectionPool("", min_size=1, max_size=2,
-                                               kwargs={"connect_timeout": 15})
+            pool = psycopg_pool.ConnectionPool(POOL, min_size=1, max_size=2, kwargs=NOT_PREPARED)
             self.leadership = leader_election.DetachedLeadership(
                 pool, self.election, self.candidate, interval=0.2, **options)
 
@@ -55,7 +56,7 @@ class Member:
         outcome, sent = "lost", now()
         try:
             if work is None or work.closed:
-                work = psycopg.connect(autocommit=True, connect_timeout=15)
+                work = psycopg.connect(POOL, autocommit=True, **NOT_PREPARED)
             work.execute("BEGIN")
             self.leadership.fenced(work)
             term = self.leadership.term or term     # the fenced one, else COMMIT fails
