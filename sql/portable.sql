@@ -1676,12 +1676,15 @@ BEGIN
 	END IF;
 	PERFORM leader_election_internal.write(e.lease_duration);
 	IF l.identity IS DISTINCT FROM s.identity THEN
-		-- A leader of the former server goes on here, in a new term.  That is a
-		-- change of holder to all fences.
 		l := leader_election_internal.lock_lease($1, true);
+	END IF;
+	IF l.identity IS DISTINCT FROM s.identity THEN
+		-- A leader of the former server goes on here, in a new term.  That is a
+		-- change of holder to all fences.  (If it has gone on while we waited for the
+		-- lock, in a call whose answer it may have missed, this one renews.)
 		t := clock_timestamp();
 		SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
-		IF NOT by_term OR l.leader IS NULL OR l.identity IS NOT DISTINCT FROM s.identity
+		IF NOT by_term OR l.leader IS NULL
 				OR $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term
 				OR t >= leader_election_internal.grace(l, e, s) THEN
 			RETURN NULL;

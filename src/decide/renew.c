@@ -96,7 +96,9 @@ le_renew_say(Lease **lease, const Profile *said)
  * of the new epoch.  After the grace the term is over (*over): another
  * candidate may have been elected.  The caller holds the election lock and the
  * tables' locks.  NULL: the term is over, or another transaction has locked a
- * row, or the proof does not cover the grant.
+ * row, or the proof does not cover the grant; or the lease is not stale any
+ * more, since an earlier call of this holder, whose answer it may have missed,
+ * has committed while this one waited for the election lock.
  */
 Lease *
 le_renew_stale(const Election *election, int64 term,
@@ -104,6 +106,7 @@ le_renew_stale(const Election *election, int64 term,
 {
 	Incarnation *inc = le_epoch_read();
 	Lease	   *lease = le_lease_lock(election->name);
+	LeaseState	state;
 	int64		now = le_clock();
 	int64		grace;
 	int64		paused_until;
@@ -118,9 +121,10 @@ le_renew_stale(const Election *election, int64 term,
 		return NULL;
 	election = le_election_get(election->name);
 	grace = le_lease_grace(lease, election->lease_duration, inc);
+	state = le_lease_state(lease, now);
 	*over = !le_lease_is_term(lease, term) ||
-		le_lease_state(lease, now) != LEASE_STALE || grace <= now;
-	if (*over)
+		(state == LEASE_STALE && grace <= now);
+	if (*over || state != LEASE_STALE)
 		return NULL;
 	if (grace == PG_INT64_MAX)
 	{
