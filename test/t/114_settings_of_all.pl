@@ -77,7 +77,7 @@ wait_until(sub { $s{two}->query("SELECT leader_election.term('e')") eq '2' }, 't
 pass('and elects the next one, when that session has ended');
 
 is($s{owner}->query("SELECT term FROM leader_election.acquire('detached', 'd')"), '1', 'a detached candidate leads');
-wait_for($node, "SELECT reason FROM leader_election.history WHERE election = 'detached'", 'expired');
+wait_until(sub { $s{owner}->query("SELECT reason FROM leader_election.history WHERE election = 'detached'") eq 'expired' }, 'the end of the lease');
 pass('the worker ends its term');
 
 my @told;
