@@ -209,6 +209,31 @@ answer_observers(const Case *c, Answer *answer)
 }
 
 /*
+ * Could another candidate than the leader follow at once, or the leader itself if it
+ * calls?  Who calls ends a time of sitting out by that.
+ */
+static void
+check_follower(const Case *c, const Answer *answer)
+{
+	View		view = make_view(c, NOW);
+	bool		follows = false;
+	int			alive = 0;
+
+	for (int i = 0; i < c->candidates; i++)
+	{
+		CaseWhyNot	why_not = answer->why_not[i];
+
+		alive += c->candidate[i].alive;
+		if (i == c->caller)
+			follows |= why_not == CASE_ELIGIBLE || why_not == CASE_SITS_OUT;
+		else
+			follows |= why_not == CASE_ELIGIBLE && i != c->leader;
+	}
+	if (le_ranking_has_follower(&view) != (follows && alive >= c->quorum))
+		case_complain("whether anybody could follow");
+}
+
+/*
  * Is anything to be done at that moment, if the worker looks: does a leader
  * follow, or is a reservation made or lifted, or the seat dropped?  *due is
  * when the worker wakes up for it.
@@ -302,6 +327,7 @@ rules_answer(const Case *c, Answer *answer)
 	answer->elected = answer->kept_for = answer->challenger = NOBODY;
 	answer->until = NEVER;
 	answer_observers(c, answer);
+	check_follower(c, answer);
 	if (c->led)
 		answer_led(c, answer);
 	else
