@@ -140,20 +140,43 @@ show_reports_load() {
 # --- coverage
 
 # Each test has counts of its own, so that it is known what it reaches: processes
-# write them, as they exit, into the folder that GCOV_PREFIX names.  One that is killed
-# or calls _exit() writes nothing.  So at the end of a test its servers stop as fast as
-# they can and write, instead of at once: nothing would be known of their workers.
+# write them, as they exit, into the folder that GCOV_PREFIX names.  One that calls
+# _exit(), as all do when a server stops at once, has them written by a preloaded library.
+# One that is killed writes nothing.  So at the end of a test its servers stop as fast as
+# they can: nothing would be known of what hangs.
 # test/coverage reads $COVERAGE, which outlives $WORK.
 build_under_coverage() {
 	local file perl
 
 	UNDER=${COVERAGE:-$WORK/coverage}
-	# Exported, for tests that build a version of their own.
-	export COPT="$WARNINGS -O0 -g --coverage -fprofile-update=atomic"
-	build
 	mkdir -p "$UNDER"
 	rm -rf "${UNDER:?}"/*
 	mkdir -p "$UNDER"/{notes,tests,seconds}
+	cat >"$UNDER/write_counts.h" <<-'END'
+		extern void __gcov_dump(void);
+		void write_counts(void) __attribute__((weak, visibility("default")));
+		void write_counts(void) { __gcov_dump(); }
+	END
+	cat >"$UNDER/exit.c" <<-'END'
+		#define _GNU_SOURCE
+		#include <dlfcn.h>
+		#include <sys/syscall.h>
+		#include <unistd.h>
+
+		void _exit(int code)
+		{
+			void (*write_counts)(void) = dlsym(RTLD_DEFAULT, "write_counts");
+
+			if (write_counts)
+				write_counts();
+			syscall(SYS_exit_group, code);
+			__builtin_unreachable();
+		}
+	END
+	cc -shared -fPIC -o "$UNDER/exit.so" "$UNDER/exit.c" -ldl
+	# Exported, for tests that build a version of their own.
+	export COPT="$WARNINGS -O0 -g --coverage -fprofile-update=atomic -rdynamic -include $UNDER/write_counts.h"
+	build
 	echo "$WORK/src" >"$UNDER/built"
 	cp -r --parents src/*.[ch] src/*/*.[ch] "$UNDER"
 	for file in src/*.gcno src/*/*.gcno; do
@@ -190,7 +213,7 @@ build_under_coverage() {
 	chmod 755 "$UNDER/one"
 	[ "$(id -u)" -ne 0 ] || chown -R nobody "$UNDER"
 	PROVE_FLAGS="${PROVE_FLAGS--j$((2 + 2 * $(nproc)))} --exec $UNDER/one"
-	export GCOV_PREFIX=$UNDER/tests/none
+	export GCOV_PREFIX=$UNDER/tests/none LD_PRELOAD=$UNDER/exit.so
 }
 
 # The server of regress, isolation and pgtap counts for the suite that comes.

@@ -1,0 +1,182 @@
+# Calls that meet what another transaction has locked: the row of one of the tables, a
+# name, or an election while the caller has locked another. Each one says in time that
+# the election is busy, has done nothing, and works once that transaction is over. And
+# what calls do where the worker has noticed nothing yet.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Worker;
+
+my $node = new_server(config => "leader_election.lease_duration = '10min'\nclient_min_messages = warning\n");
+my $admin = session($node, name => 'admin');
+my $other = session($node, name => 'other');
+my $caller = session($node, name => 'caller');
+my $other_pid = $other->backend_pid;
+my $caller_pid = $caller->backend_pid;
+
+# A call must not fail.
+sub call
+{
+	my ($sql, $session) = @_;
+	my $result = ($session // $admin)->query($sql);
+
+	die "$sql: " . ($session // $admin)->errors if ($session // $admin)->sqlstate ne '00000';
+	return $result;
+}
+
+call("SELECT leader_election.create_election('$_')") foreach qw(e drop led yields held);
+call("SELECT leader_election.create_group('g', 1), leader_election.create_group('drops', 1)");
+call("SELECT leader_election.join_group('g', 'admin')");
+call("SELECT leader_election.drain_candidate('d', 'e', 'disks')");
+call("SELECT leader_election.acquire_any('g', 'next')");
+call("SELECT leader_election.join('led', 'admin'), leader_election.join('yields', 'admin')");
+call("SELECT leader_election.request_yield('yields')");
+call("SELECT leader_election.acquire('held', 'first')");
+call("SELECT leader_election.acquire('held', '$_')") foreach qw(second third);
+
+sub row
+{
+	my ($table, $where, $mode) = @_;
+
+	$mode //= 'UPDATE';
+	return "SELECT FROM leader_election.$table WHERE $where FOR $mode";
+}
+
+# --- What another transaction has locked
+
+# What it does (a call of ours goes on for long), the call, and what is told to be busy.
+# What the caller has locked before in its statement; who calls; what undoes the call.
+my @LOCKED = (
+	[ 'its settings', row(election => "election = 'e'"), "alter_election('e', quorum => 1)", 'e' ],
+	[ 'its settings', row(election => "election = 'e'"), "pause_election('e')", 'e' ],
+	[ 'its settings', row(election => "election = 'e'"), "resume_election('e')", 'e' ],
+	[ 'its settings', row(election => "election = 'drop'"), "drop_election('drop')", 'drop' ],
+	[ 'its lease', row(lease => "election = 'e'"), "set_run_done('e', 'r1')", 'e' ],
+	[ 'its lease', row(lease => "election = 'led'"), "request_yield('led')", 'led' ],
+	[ 'its lease', row(lease => "election = 'g/1'"), "request_yield('g/1', 'next')", 'g/1' ],
+	[ 'its lease', row(lease => "election = 'yields'"), q(renew('yields', metadata => '{"a": 1}')), 'yields', who => $admin ],
+	[ 'a drain', row(drain => "election = 'e'"), "undrain_candidate('d', 'e')", 'e' ],
+	[ 'a candidate', row(candidate => "election = 'held'"), "leave('held', 'second')", 'held' ],
+	[ 'a candidate, for the key', row(candidate => "election = 'held'", 'KEY SHARE'), "leave('held', 'third')", 'held' ],
+	[ 'the group', row(election_group => "group_name = 'g'"), "alter_group('g', max_per_candidate => 1)", 'g' ],
+	[ 'the group', row(election_group => "group_name = 'drops'"), "drop_group('drops')", 'drops' ],
+	[ 'the group, in use', "alter_group('g', max_per_candidate => 1)", "request_yield('g/1', 'next')", 'g/1' ],
+	[ 'the pause of all', 'pause_all()', 'pause_all()', undef, undo => 'resume_all()' ],
+	[ 'the name', "create_group('drop', 1)", "drop_election('drop')", 'drop' ],
+	[ 'the name', "create_election('g')", "alter_group('g', max_per_candidate => 1)", 'g' ],
+	[ 'the name', "create_group('new', 1)", "create_group('new', 1)", 'new' ],
+	[ 'the table of last terms', 'LOCK TABLE leader_election.dropped', "create_group('new', 1)", 'new' ],
+	[ 'the second election', "drain_candidate('x', 'drop')", "drop_election('drop')", 'drop', before => "drain_candidate('y', 'e')" ],
+	[ 'the second election', "drain_candidate('x', 'e')", "alter_election('e', quorum => 1)", 'e', before => "drain_candidate('y', 'drop')" ],
+	[ 'a seat', "drain_candidate('x', 'drops/1')", "drop_group('drops')", 'drops' ],
+);
+
+my $TABLES = join ', ', map { "(SELECT jsonb_agg(to_jsonb(t) ORDER BY to_jsonb(t)) FROM leader_election.$_ t)" }
+  qw(election election_group drain pause_all dropped);
+
+# Has the other session lock that, and hold it.
+sub lock_it
+{
+	my ($lock) = @_;
+
+	call('BEGIN', $other) if $lock !~ /^\w+\(/;
+	return call($lock, $other) if $lock !~ /^\w+\(/;
+	$other->query_async("SELECT leader_election.$lock, pg_sleep(600)");
+	return wait_for($node, "SELECT wait_event FROM pg_stat_activity WHERE pid = $other_pid", 'PgSleep');
+}
+
+sub unlock_it
+{
+	my ($lock) = @_;
+
+	return call('ROLLBACK', $other) if $lock !~ /^\w+\(/;
+	call("SELECT pg_cancel_backend($other_pid)");
+	return $other->result;
+}
+
+foreach my $locked (@LOCKED)
+{
+	my ($what, $lock, $sql, $busy, %o) = @$locked;
+	my $title = "$sql, $what is locked";
+	my $was = call("SELECT $TABLES");
+	my $who = $o{who} // $caller;
+	my $all = join ', ', map { "leader_election.$_" } grep { defined } $o{before}, $sql;
+
+	call("SET lock_timeout = '50ms'", $who);
+	lock_it($lock);
+	is($who->sqlstate_of("SELECT $all"), '55P03', "$title: busy");
+	like($who->errors, defined $busy ? qr/election "\Q$busy\E" is busy/ : qr/ is busy/, "$title: and says so");
+	unlock_it($lock);
+	is(call("SELECT $TABLES"), $was, "$title: nothing has changed");
+	call('RESET lock_timeout', $who);
+	call('BEGIN', $who) if $sql =~ /^(create|drop)_/;
+	is($who->sqlstate_of("SELECT leader_election.$sql"), '00000', "$title: until that is over");
+	call('ROLLBACK', $who) if $sql =~ /^(create|drop)_/;
+	call("SELECT leader_election.$o{undo}") if $o{undo};
+}
+
+# --- An election that is dropped while a call waits for its lock
+
+my $term = $admin->acquire('drop', 'd');
+call('SELECT pg_advisory_lock(1)');
+$other->query_async("SELECT leader_election.release('drop', $term), leader_election.drop_election('drop'), pg_advisory_xact_lock(1)");
+wait_for($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = $other_pid", 1);
+call('RESET lock_timeout', $caller);
+$caller->query_async("SELECT leader_election.release('drop', $term)");
+wait_for($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = $caller_pid", 1);
+call('SELECT pg_advisory_unlock(1)');
+$_->result foreach $other, $caller;
+is($other->errors, "", "an election is dropped");
+like($caller->errors, qr/^ERROR:  election "drop" does not exist/m, 'while release() waits for it: there is none');
+
+# --- A group whose seats somebody has deleted by hand
+
+call("SELECT leader_election.create_group('empty', 2, lease_duration => '1 h')");
+call("DELETE FROM leader_election.$_ WHERE election LIKE 'empty/%'") foreach qw(lease election announced);
+call("SELECT leader_election.alter_group('empty', quorum => 2)");
+is(call("SELECT string_agg(concat(election, ' ', lease_duration, ' ', quorum), ', ' ORDER BY election)
+	FROM leader_election.election WHERE group_name = 'empty'"), 'empty/1 00:10:00 2, empty/2 00:10:00 2',
+	'seats that were deleted by hand: alter_group() makes them, with the defaults');
+
+# --- The worker hangs: a lease is over, and nobody has noticed.
+
+call("SELECT leader_election.create_election('$_')") foreach qw(over filled);
+my %term = map { $_ => $admin->acquire($_, 'gone') } qw(over filled);
+call("SELECT leader_election.acquire('filled', 'next')");
+call("SELECT leader_election.pause_election('filled')");
+my $worker = stop_worker($admin);
+call("UPDATE leader_election.lease SET deadline_mono = deadline_mono - 3600000000::bigint,
+	expires_at = expires_at - interval '1 h' WHERE election IN ('over', 'filled')");
+is(call("SELECT leader_election.request_yield('over') IS NULL"), 't', 'over: nobody is asked to yield');
+call("SET lock_timeout = '50ms'", $caller);
+call($_, $other) foreach 'BEGIN', row(lease => "election = 'over'");
+is($caller->sqlstate_of("SELECT leader_election.renew('over', $term{over})"), '55P03',
+	'over: whether it was renewed in time cannot be told while its row is locked');
+call('ROLLBACK', $other);
+is(call("SELECT count(*) FROM leader_election.renew('over', $term{over})", $caller), 0, 'over: then it was not');
+is(call("SELECT leader_election.request_yield('filled', 'next') IS NOT NULL"), 't', 'filled: a paused election is reserved');
+is(call("SELECT concat(leader, '|', successor) FROM leader_election.lease WHERE election = 'filled'"), '|next',
+	'filled: after its last leader, whose lease is over');
+is(call("SELECT reason FROM leader_election.history WHERE election = 'filled' AND term = $term{filled}"), 'expired',
+	'filled: which is told');
+resume_process($worker);
+
+# --- An administrator has locked the catalog that tells what belongs to the extension.
+
+call('CREATE ROLE app');
+call($_, $other) foreach 'BEGIN', 'LOCK TABLE pg_catalog.pg_depend';
+like(call("SELECT severity, finding FROM leader_election.diagnose('e')"),
+	qr/^notice\|These rows do not tell what others have added to the extension's tables, .*: the catalog pg_depend is locked/m,
+	'pg_depend is locked: diagnose() says what it does not tell');
+is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000',
+	'and a superuser whose roles have changed does not wait for it');
+call('ROLLBACK', $other);
+unlike(call("SELECT finding FROM leader_election.diagnose('e')"), qr/pg_depend/, 'until it is unlocked');
+
+done_testing();
