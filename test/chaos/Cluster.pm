@@ -205,6 +205,7 @@ sub set_primary
 	event('workers', workers_of($n));
 	spit("$dir/$_.target", $port{$n}) foreach 'b', map { "r$_" } standbys();
 	kill 'HUP', $proxy{b};
+	event('moved', 'pooler', $n);
 	return;
 }
 

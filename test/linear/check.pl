@@ -33,6 +33,7 @@ use Model;
 
 my $MOST_STATES = 20_000;	# of one election at a time
 my $NEVER = 9e15;
+my $RESET_US = 500_000;		# its connections are reset when the pooler is moved
 
 # --- histories
 
@@ -132,8 +133,9 @@ sub simplify
 		next if $op->{op} eq 'acquire' && !@{ $op->{rows} };
 
 		# A former server that goes on beside the new one may not know of what is so by now.
-		$op->{beside} = grep { $_->{until} && !$unknown && $op->{server} && $op->{server} eq $_->{from}
-			  && $op->{return} > $_->{call} && $op->{call} < $_->{until} } @$failovers;
+		$op->{beside} = grep { $_->{until} && !$unknown && $op->{server} && $op->{return} > $_->{call}
+			  && ($op->{server} eq $_->{from} ? $op->{call} < $_->{until}
+				: $op->{server} eq ($_->{pooler} // '') && $op->{call} < $_->{moved} + $RESET_US) } @$failovers;
 		next if $op->{beside} && !$op->{value} && !@{ $op->{rows} // [] };
 		next if !$unknown && $op->{op} =~ /^(is_leader|assert|read|write)$/ && !$op->{value} && in_doubt($op, $leases);
 		$op->{unknown} = $unknown;

@@ -115,7 +115,8 @@ sub inject_fault
 }
 
 # Each promotion, from when the old primary was gone, or cut off, to when the new one was
-# told of. An old primary that was cut off goes on for a while.
+# told of. An old primary that was cut off goes on for a while, and until the pooler is moved
+# that, too, comes to it.
 sub note_failovers
 {
 	my (@failovers, %last);
@@ -126,13 +127,14 @@ sub note_failovers
 		my ($time, $event, $what, $server) = split;
 
 		%last = (call => $time, kind => $what, from => $server) if $event eq 'split';
-		push @failovers, { %last, return => $time } if $event eq 'promoted';
+		push @failovers, { %last, return => $time, moved => $time } if $event eq 'promoted';
+		$failovers[-1]{moved} = $time if $event eq 'moved' && @failovers;
 		$failovers[-1]{until} = $time if $event eq 'joined' && @failovers;
 	}
 	spit("$out/calls.failovers", join '', map {
 		$id++;
-		sprintf(qq({"id": %d, "client": "nemesis", "op": "failover", "object": "*", "call": %d, "from": "%s"%s}\n),
-			$id, $_->{call}, port_of("c$_->{from}"), $_->{kind} eq 'split' ? sprintf(', "until": %d', $_->{until} // 9e15) : '')
+		sprintf(qq({"id": %d, "client": "nemesis", "op": "failover", "object": "*", "call": %d, "from": "%s", "pooler": "%s", "moved": %d%s}\n),
+			$id, $_->{call}, port_of("c$_->{from}"), port_of('pooler'), $_->{moved}, $_->{kind} eq 'split' ? sprintf(', "until": %d', $_->{until} // 9e15) : '')
 		  . qq({"id": $id, "return": $_->{return}, "value": true}\n)
 	} @failovers);
 	return;

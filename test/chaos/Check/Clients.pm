@@ -222,18 +222,22 @@ sub check_ends
 	{
 		foreach (lines($path))
 		{
-			violation('gave up', ($path =~ s{.*/}{}r) . ": $_") if /gave up|^Traceback|Exception in thread|panic:/;
+			violation('gave up', ($path =~ s{.*/}{}r) . ": $_") if /gave up|Exception in thread|panic:/;
 		}
 	}
 	return;
 }
 
-# In some minutes, each language has its turn, in a session or detached.
+# Each language has begun; and in some minutes each has its turn, in a session or detached.
 sub check_languages
 {
 	my @times = map { @{$_}{qw(from to)} } @claims;
 
-	return unless %languages && @times && max(@times) - min(@times) > 300e6;
+	foreach my $language (sort keys %languages)
+	{
+		violation('the run itself', "$language has not begun") unless () = glob "$out/candidate.${language}1.*";
+	}
+	return unless @times && max(@times) - min(@times) > 300e6;
 	foreach my $language (sort keys %languages)
 	{
 		my @terms = uniq map { "$_->{election} $_->{term}" } grep { $_->{candidate} =~ /^$language\d$/ } @claims;
