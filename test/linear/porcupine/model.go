@@ -22,6 +22,7 @@ import (
 
 const (
 	never    = int64(9e15)
+	resetUs  = int64(500_000)
 	maxSeats = 8
 	patience = 300 * time.Second // for one election
 )
@@ -55,6 +56,9 @@ type line struct {
 
 	From  string // of a failover: the former server, which goes on beside the new one
 	Until int64  // ... until then; 0: it does not
+
+	Pooler string // which answers for the former server ...
+	Moved  int64  // ... until it is moved, and its connections are reset
 
 	Caps       map[string]int
 	FencesWait int `json:"fences wait"`
@@ -416,7 +420,15 @@ func operations(calls, ofAll []*call, settings line, object string) []porcupine.
 		}
 		c.unheard = unheard < c.ret && !c.unknown
 		for _, f := range ofAll {
-			c.beside = c.beside || !c.unknown && f.From == c.Server && c.ret > *f.Call && *c.Call < f.Until
+			until := int64(0)
+			switch {
+			case f.Until == 0:
+			case c.Server == f.From:
+				until = f.Until
+			case c.Server == f.Pooler:
+				until = f.Moved + resetUs
+			}
+			c.beside = c.beside || !c.unknown && c.ret > *f.Call && *c.Call < until
 		}
 		if c.beside && !c.yes() { // it may not know of what is so by now
 			continue
