@@ -104,6 +104,11 @@ $super->query($_)
 finds('e', qr/error\|A prepared transaction holds a lock that keeps .* on "history"\.\|.*pg_prepared_xacts/,
 	'a prepared transaction');
 $super->query("ROLLBACK PREPARED 'p'");
+$super->query($_)
+  for 'BEGIN', "SELECT FROM leader_election.lease WHERE election = 'e' FOR UPDATE", "PREPARE TRANSACTION 'p'";
+finds('e', qr/warning\|A prepared transaction holds locks on rows, perhaps of this election, .* on "lease"\./,
+	'which has locked a row');
+$super->query("ROLLBACK PREPARED 'p'");
 
 $two->query($_)
   for 'BEGIN', "SELECT FROM leader_election.lease WHERE election = 'e' FOR UPDATE";
@@ -174,6 +179,17 @@ foreach my $table (qw(candidate election_group))
 	$three->query('ROLLBACK');
 }
 
+# -- Foreign servers, and no library preloaded
+
+$super->query('CREATE FOREIGN DATA WRAPPER fdw; CREATE SERVER there FOREIGN DATA WRAPPER fdw');
+finds('e', qr/notice\|This database has foreign servers, and the library is not preloaded.*\|.*: ALTER DATABASE postgres SET session_preload_libraries = 'leader_election';/,
+	'a foreign server');
+$super->query("ALTER DATABASE postgres SET session_preload_libraries = 'leader_election'");
+my $preloaded = session($node, name => 'preloaded', user => 'reader', options => $NO_WAIT);
+unlike(diagnose('e', $preloaded), qr/foreign servers/, 'not where the library is loaded first');
+$preloaded->finish;
+$super->query('ALTER DATABASE postgres RESET session_preload_libraries; DROP FOREIGN DATA WRAPPER fdw CASCADE');
+
 # -- Yields
 
 $one->query("SELECT leader_election.request_yield('e')");
@@ -212,7 +228,7 @@ my $doomed = session($node, name => 'doomed', user => 'app', options => $QUIET);
 $doomed->query("SELECT leader_election.join('dead', 'doomed')");
 my $follower = session($node, name => 'follower', user => 'app', options => $QUIET);
 $follower->query("SELECT leader_election.join('late', 'follower')");
-$one->query("SELECT leader_election.create_election('told', lease_duration => '1 h')");
+$one->query("SELECT leader_election.create_election('told', channel => 'news', lease_duration => '1 h')");
 my $worker = stop_worker($super);
 
 # Time passes: most of the lease of some, and more than that of others.
@@ -229,7 +245,7 @@ foreach my $passed ([ 50, "'late', 'self'" ], [ 90, "'expired', 'own'" ])
 	is($super->sqlstate, '00000', "$minutes minutes pass in $elections");
 }
 $one->query("SELECT leader_election.acquire('told', 'd')");
-finds('told', qr/warning\|Listeners have not been told of the last change, at .*, on channel "leadership_changed": they know of the terms to 0/,
+finds('told', qr/warning\|Listeners have not been told of the last change, at .*, on channel "news": they know of the terms to 0/,
 	'listeners were not told');
 my $doomed_pid = $doomed->backend_pid;
 $_->kill for $doomed, $follower;
@@ -284,6 +300,16 @@ $one->query("SELECT leader_election.join('delayed', 'one')");
 $two->kill;
 finds('delayed', qr/notice\|Nobody leads election "delayed": "two" led last, .*: session ended\. The reason: the takeover delay ends at .*takeover_delay => '0'\);/,
 	'the takeover delay');
+$one->query("SELECT leader_election.create_election('hours', initial_delay => '5 h')");
+$one->query("SELECT leader_election.join('hours', 'one')");
+finds('hours', qr/notice\|Nobody leads election "hours": .* \(in 4 h\)/, 'a delay of hours');
+
+$one->query("SELECT leader_election.create_election('many', lease_duration => '1 h')");
+$one->query("SELECT leader_election.acquire('many', 'c' || i) FROM generate_series(1, 13) i");
+$one->query("SELECT leader_election.drain_candidate('c*', 'many')");
+finds('many', qr/notice\|These candidates are drained: .*\|See what drains them: SELECT \* FROM leader_election\.drain WHERE election IN \('', 'many'\);/,
+	'many that are drained');
+is(() = diagnose('many') =~ /^notice\|Candidate "c\d+" is drained/mg, 10, 'ten of them in a row for each');
 
 $one->query("SELECT leader_election.create_election('$_', lease_duration => '1 s')")
   for qw(ended reset short);
@@ -340,7 +366,9 @@ wait_for($node, "SELECT term > 0 FROM leader_election.announced WHERE election =
 $node->stop('immediate');
 $node->start;
 $reader = session($node, name => 'reader', user => 'reader', options => $NO_WAIT);
-finds('long', qr/warning\|Listeners have not been told of the last change, .*: a crash or a failover has taken the mark/,
+cmp_ok($reader->query("SELECT unannounced_seconds FROM leader_election.metrics WHERE election = 'long'"), '>', 0,
+	'after a crash monitors see that listeners were not told');
+finds('long', qr/warning\|Listeners have not been told of the last change, .*, on channel "leadership_changed": a crash or a failover has taken the mark/,
 	'a crash has taken the mark');
 like(diagnose('long'), qr/^warning\|No worker runs in this database/m, 'and the worker');
 $node->stop;
@@ -440,7 +468,8 @@ finds('sync', qr/ok\|"one" leads/, 'and they are in time again');
 
 my $there = session($pair->{standby}, name => 'there', options => $NO_WAIT);
 $one->query("SELECT leader_election.create_election('$_', initial_delay => '1 h', takeover_delay => '1 h')")
-  for qw(hold paused initial vacant delay);
+  for qw(hold paused brief initial vacant delay);
+$one->query("SELECT leader_election.pause_election('brief', 'old disks', '1 ms')");
 $one->query("SELECT leader_election.pause_election('paused', 'new disks')");
 $one->query("SELECT leader_election.join('initial', 'one')");
 $one->query("SELECT leader_election.alter_election('$_', initial_delay => '0')") for qw(hold delay);
@@ -457,11 +486,18 @@ finds('sync', qr/notice\|"one" leads election "sync" .* By the clock of this sta
 like(diagnose('sync', $there), qr/^notice\|This server is a standby: it does not know who stands.*\|Run on the primary: SELECT \* FROM leader_election\.diagnose\('sync'\);/m,
 	'says what it does not know');
 foreach my $told ([ 'hold', 'a hold' ], [ 'delay', 'the takeover delay' ], [ 'paused', 'it is paused by role .*"new disks"' ],
-	[ 'initial', 'for others to stand, too' ], [ 'vacant', 'why cannot be seen on a standby' ])
+	[ 'initial', 'for others to stand, too' ], [ 'vacant', 'why cannot be seen on a standby' ],
+	[ 'brief', 'why cannot be seen on a standby' ])
 {
 	finds($told->[0], qr/\w+\|Nobody leads election "$told->[0]": .* The reason: $told->[1]/,
 		"and why nobody leads: $told->[0]", $there);
 }
+
+my $locks = session($pair->{primary}, name => 'locks');
+$locks->query($_) for 'BEGIN', 'LOCK TABLE leader_election.election_group';
+finds('sync', qr/error\|Process \d+ holds a lock that keeps .* on "election_group"\.\|What the process that replays WAL holds, a transaction on the primary holds/,
+	'and a lock that is held on the primary', $there);
+$locks->query('ROLLBACK');
 
 sub set_names
 {
@@ -492,6 +528,11 @@ finds('sync', qr/\w+\|Nobody leads election "sync": .* The reason: the worker el
 	'and what comes of it');
 $pair->cut_line;
 finds('sync', qr/error\|0 of the 1 synchronous standbys that are needed are connected/, 'one that is gone');
+finds('sync', qr/\w+\|Nobody leads election "sync": the lease of "one", in term \d+, ended at .*, by the clock of this standby\. The reason/,
+	'which sees that the lease is over', $there);
+is($one->sqlstate_of("SELECT leader_election.release('hold', 1000000)"), '55P03',
+	'and whether a server that was promoted has granted a later term cannot be told');
+like($one->errors, qr/DETAIL:  Synchronous standbys have not confirmed in time/, 'for that reason');
 
 # -- After a failover
 

@@ -179,6 +179,9 @@ my $members = $dba->query(q{SELECT count(*) FROM pg_depend d WHERE refclassid = 
 	AND NOT (classid = 'pg_type'::regclass AND EXISTS (SELECT FROM pg_depend part
 		WHERE part.classid = d.classid AND part.objid = d.objid AND part.deptype = 'i'))});
 is(($owned =~ /extension \((\d+)\)/)[0], $members, 'of each object');
+$dba->query('ALTER FUNCTION leader_election.leader(text) OWNER TO dba');
+like(diagnose(), qr/^warning\|Role "app", .* owns objects of the extension \(@{[ $members - 1 ]}\)/m, 'but those of superusers');
+$dba->query('ALTER FUNCTION leader_election.leader(text) OWNER TO app');
 
 #
 # Each piece: what app attaches, and what diagnose() says.  Its code asks for a superuser's
@@ -322,6 +325,7 @@ my @pieces = (
 $app->query(q{CREATE VIEW public.mine AS SELECT * FROM leader_election.history;
 	CREATE MATERIALIZED VIEW public.kept AS SELECT * FROM leader_election.history;
 	CREATE FUNCTION public.reads() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM leader_election.lease; END;
+	ALTER FUNCTION public.reads() DEPENDS ON EXTENSION leader_election;
 	CREATE TABLE public.guarded (e text);
 	CREATE POLICY p ON public.guarded USING (EXISTS (SELECT FROM leader_election.lease));
 	CREATE TRIGGER only_leader BEFORE INSERT ON public.guarded FOR EACH STATEMENT

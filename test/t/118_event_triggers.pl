@@ -78,6 +78,9 @@ my @refused = (
 		qr/row security of leader_election\.\w+/ ],
 	[ 'table beside' => event_trigger('CREATE VIEW', 'CREATE TABLE IF NOT EXISTS public.beside ()'),
 		qr/table public\.beside, as a part of the extension/ ],
+	[ 'settings of routines, again and again' =>
+		event_trigger('CREATE FUNCTION,ALTER ROUTINE', 'ALTER FUNCTION %1$s SECURITY DEFINER'),
+		qr/owner or settings of leader_election\.[\w"]+\(/ ],
 );
 # An ALTER TABLE that fires the event trigger for ALTER TABLE would go on for ever.
 $refused[3][1] =~ s/(BEGIN\s+FOR)/BEGIN IF pg_trigger_depth() > 0 OR current_setting('my.depth', true) = '1' THEN RETURN; END IF; PERFORM set_config('my.depth', '1', true); FOR/;
@@ -175,6 +178,16 @@ foreach my $case (@refused)
 	as_made_ok($db, $name);
 	$node->safe_psql('postgres', "DROP DATABASE $db WITH (FORCE)");
 }
+
+# A column that has taken the place of one of ours
+my $moved = new_database(event_trigger($TABLES,
+	'ALTER TABLE %1$s RENAME COLUMN reason TO former; ALTER TABLE %1$s ADD COLUMN reason text') =~
+	s/\^leader_election/^leader_election.pause_all/r);
+my $mover = session($node, dbname => $moved, name => 'mover');
+is($mover->sqlstate_of('CREATE EXTENSION leader_election'), '55000', 'a column moves: refused');
+like($mover->errors, qr/ERROR:  column "reason" of table "leader_election\.pause_all" is not at its place/,
+	'a column moves: says which');
+$mover->finish;
 
 # The script is the caller's, a superuser's: event triggers are made by superusers only.
 my $db = new_database(q{CREATE TABLE ran (as_role name, in_script bool);

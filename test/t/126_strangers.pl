@@ -65,6 +65,8 @@ $lost->query("SELECT leader_election.is_leader('kept')");
 unlike(diagnose('kept'), qr/sent nothing/, 'not after it has asked');
 $lost->query('BEGIN');
 finds('kept', qr/notice\|The session in which "lost" leads .* is "idle in transaction"/, 'silent in a transaction');
+$lost->query('SELECT 1 / 0');
+finds('kept', qr/notice\|The session in which "lost" leads .* is "idle in transaction \(aborted\)"/, 'or in one that has failed');
 $lost->query('ROLLBACK');
 $lost->query("SELECT leader_election.leave('kept')");
 $lost->query("SELECT leader_election.join('renews', 'lost', auto_renew => false)");

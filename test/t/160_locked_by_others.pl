@@ -1,7 +1,7 @@
 # Calls that meet what another transaction has locked: the row of one of the tables, a
 # name, or an election while the caller has locked another. Each one says in time that
 # the election is busy, has done nothing, and works once that transaction is over. And
-# what calls do where the worker has noticed nothing yet.
+# what calls do where the worker has noticed nothing yet, or where there is none.
 
 use strict;
 use warnings;
@@ -9,6 +9,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker;
@@ -178,5 +179,97 @@ is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000'
 	'and a superuser whose roles have changed does not wait for it');
 call('ROLLBACK', $other);
 unlike(call("SELECT finding FROM leader_election.diagnose('e')"), qr/pg_depend/, 'until it is unlocked');
+
+# --- An index that has another name: the library does not find it.
+
+foreach my $index (qw(history_acquired_at drain_pkey))
+{
+	call("ALTER INDEX leader_election.$index RENAME TO renamed");
+	isnt($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', "$index renamed: no call works");
+	call("ALTER INDEX leader_election.renamed RENAME TO $index");
+	is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', "$index renamed: until it is as before");
+}
+
+# --- Code in a write of ours that puts another table in the place of one
+
+call(q{CREATE FUNCTION public.replaces() RETURNS boolean LANGUAGE plpgsql AS $$BEGIN
+		IF current_setting('my.replaces', true) = 'on' THEN
+			ALTER TABLE leader_election.drain RENAME TO former;
+			ALTER INDEX leader_election.drain_pkey RENAME TO former_pkey;
+			CREATE TABLE leader_election.drain (LIKE leader_election.former INCLUDING ALL);
+		END IF;
+		RETURN true;
+	END$$;
+	ALTER TABLE leader_election.election ADD CONSTRAINT replaces CHECK (public.replaces())});
+call('SET my.replaces = on', $caller);
+$caller->query("SELECT leader_election.alter_election('e', quorum => 1)");
+like($caller->errors, qr/^ERROR:  the elections of this database have been dropped/m, 'another table in the place of one: the write fails');
+call('RESET my.replaces', $caller);
+call('ALTER TABLE leader_election.election DROP CONSTRAINT replaces');
+is($caller->sqlstate_of("SELECT leader_election.alter_election('e', quorum => 1)"), '00000', 'which changes nothing');
+
+# --- The postmaster hangs: it starts no worker.
+
+call("SELECT pg_terminate_backend(pid) FROM $WORKERS");
+wait_for($node, $NO_WORKER);
+my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+stop_process($postmaster);
+is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', 'the postmaster hangs: join() works');
+is($caller->sqlstate_of("SELECT leader_election.join('e', 'caller')"), '00000', 'and works again');
+resume_process($postmaster);
+wait_for($node, $ONE_WORKER);
+
+# --- A server without a worker
+
+my $alone = new_server(name => 'alone', streaming => 1,
+	config => "leader_election.lease_duration = '10min'\nclient_min_messages = error\nmax_worker_processes = 1\n");
+$admin = session($alone, name => 'admin');
+$other = session($alone, name => 'other');
+$other_pid = $other->backend_pid;
+call("SELECT leader_election.create_election('drained'), leader_election.create_group('g', 2)");
+$term = $admin->acquire('drained', 'd');
+my @stale = map { $admin->acquire($_, 'd') } qw(one two);
+call("SELECT leader_election.drain_candidate('d', 'drained')");
+$other->query_async("SELECT leader_election.drain_candidate('x', 'drained'), pg_sleep(600)");
+wait_for($alone, "SELECT wait_event FROM pg_stat_activity WHERE pid = $other_pid", 'PgSleep');
+is($admin->sqlstate_of("SELECT leader_election.renew('drained', $term)"), '00000', 'drained, without a worker: renews');
+is(call("SELECT yielding FROM leader_election.lease WHERE election = 'drained'"), 'f',
+	'and is not asked to yield while the election is locked');
+call("SELECT pg_cancel_backend($other_pid)");
+$other->result;
+call("SELECT leader_election.renew('drained', $term)");
+is(call("SELECT yielding FROM leader_election.lease WHERE election = 'drained'"), 't', 'but by the next call');
+
+# Of the calls of one transaction the first begins the epoch, and all leave the rest to
+# later ones.
+$alone->backup('backup');
+my $promoted = PostgreSQL::Test::Cluster->new('promoted');
+$promoted->init_from_backup($alone, 'backup', has_streaming => 1);
+$promoted->start;
+$alone->wait_for_catchup($promoted);
+$alone->stop('immediate');
+$promoted->promote;
+$admin = session($promoted, name => 'admin');
+my $epochs = call('SELECT count(*) FROM leader_election.epoch');
+is(call("SELECT (SELECT count(*) FROM leader_election.join_group('g', 's')),
+		(SELECT count(*) FROM leader_election.acquire('drained', 'd')),
+		(SELECT count(*) FROM leader_election.acquire_any('g', 'd')),
+		(SELECT count(*) FROM leader_election.join_group('g', 't'))"), '0|0|0|0', 'promoted: nobody is elected');
+is(call('SELECT count(*) FROM leader_election.epoch'), $epochs + 1, 'promoted: the epoch has begun');
+is(call('SELECT count(*) FROM leader_election.candidate'), 0, 'promoted: and nobody stands');
+call("SELECT leader_election.acquire_any('g', 'd')");
+is(call('SELECT count(*) FROM leader_election.candidate'), 2, 'promoted: until a later call');
+
+# A transaction that has locked an election waits for no other one.
+$other = session($promoted, name => 'other');
+$other_pid = $other->backend_pid;
+$other->query_async("SELECT leader_election.drain_candidate('x', 'two'), pg_sleep(600)");
+wait_for($promoted, "SELECT wait_event FROM pg_stat_activity WHERE pid = $other_pid", 'PgSleep');
+is($admin->sqlstate_of("SELECT leader_election.renew('one', $stale[0]), leader_election.renew('two', $stale[1])"),
+	'55P03', 'promoted: two that lead on, one of them locked');
+call("SELECT pg_cancel_backend($other_pid)");
+$other->result;
+is(call("SELECT count(*) FROM leader_election.renew('one', $stale[0]) one, leader_election.renew('two', $stale[1]) two"), 1,
+	'promoted: both lead on then');
 
 done_testing();
