@@ -93,7 +93,7 @@ my @elections = sort keys %elections, keys %kept_elections, keys %calm_elections
 # what they stand. A session always comes before a detached candidate in a
 # race, so those have one of their own.
 my @sessions = qw(race bully zab);
-my @detached = qw(lone runs bully zab);
+my @detached = (qw(lone runs bully zab), $option{clients} ? 'jobs' : ());
 my @spread = qw(spread1 spread2);
 my @crew = ("crew*$most_seats");
 %candidates = (

@@ -33,7 +33,7 @@ use Model;
 
 my $MOST_STATES = 20_000;	# of one election at a time
 my $NEVER = 9e15;
-my $RESET_US = 500_000;		# its connections are reset when the pooler is moved
+my $RESET_US = 50_000;		# its connections are reset when the pooler is moved
 
 # --- histories
 
@@ -133,10 +133,13 @@ sub simplify
 		next if $op->{op} eq 'acquire' && !@{ $op->{rows} };
 
 		# A former server that goes on beside the new one may not know of what is so by now.
-		$op->{beside} = grep { $_->{until} && !$unknown && $op->{server} && $op->{return} > $_->{call}
-			  && ($op->{server} eq $_->{from} ? $op->{call} < $_->{until}
-				: $op->{server} eq ($_->{pooler} // '') && $op->{call} < $_->{moved} + $RESET_US) } @$failovers;
-		next if $op->{beside} && !$op->{value} && !@{ $op->{rows} // [] };
+		# Which one of them has answered over the pooler, nobody can tell until that is moved.
+		my @splits = grep { $_->{until} && !$unknown && $op->{return} > $_->{call} } @$failovers;
+		my $pooled = grep { ($op->{server} // '') eq ($_->{pooler} // '-') && $op->{call} < $_->{moved} + $RESET_US } @splits;
+
+		next if $pooled && $op->{op} =~ /^(is_leader|assert|read)$/;
+		$op->{beside} = grep { ($op->{server} // '') eq $_->{from} && $op->{call} < $_->{until} } @splits;
+		next if ($op->{beside} || $pooled) && !$op->{value} && !@{ $op->{rows} // [] };
 		next if !$unknown && $op->{op} =~ /^(is_leader|assert|read|write)$/ && !$op->{value} && in_doubt($op, $leases);
 		$op->{unknown} = $unknown;
 		$op->{value} = 1 if $unknown;

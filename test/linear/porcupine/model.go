@@ -22,7 +22,7 @@ import (
 
 const (
 	never    = int64(9e15)
-	resetUs  = int64(500_000)
+	resetUs  = int64(50_000)
 	maxSeats = 8
 	patience = 300 * time.Second // for one election
 )
@@ -419,18 +419,17 @@ func operations(calls, ofAll []*call, settings line, object string) []porcupine.
 			c.ret = *c.Return
 		}
 		c.unheard = unheard < c.ret && !c.unknown
+		pooled := false // nobody can tell which server has answered
 		for _, f := range ofAll {
-			until := int64(0)
-			switch {
-			case f.Until == 0:
-			case c.Server == f.From:
-				until = f.Until
-			case c.Server == f.Pooler:
-				until = f.Moved + resetUs
+			if f.Until != 0 && !c.unknown && c.ret > *f.Call {
+				c.beside = c.beside || c.Server == f.From && *c.Call < f.Until
+				pooled = pooled || c.Server == f.Pooler && *c.Call < f.Moved+resetUs
 			}
-			c.beside = c.beside || !c.unknown && c.ret > *f.Call && *c.Call < until
 		}
-		if c.beside && !c.yes() { // it may not know of what is so by now
+		if (c.beside || pooled) && !c.yes() { // it may not know of what is so by now
+			continue
+		}
+		if pooled && strings.Contains("is_leader assert read", c.Op) {
 			continue
 		}
 		if !c.unknown && !c.yes() && strings.Contains("is_leader assert read write", c.Op) && inDoubt(&c, calls) {
