@@ -367,16 +367,18 @@ compare_vacancies(void)
 static void
 compare_requests(Case *c)
 {
+	static const int paused_until[] = {0, 5, NEVER};
+
 	UP_TO(request, 2 * MOST_CANDIDATES)
-		UP_TO(paused, 2)
+		EACH(pause, paused_until)
 		UP_TO(quorum, 3)
 	{
 		c->yielding = request > 0;
 		c->ordered = request >= MOST_CANDIDATES;
 		c->successor = request % MOST_CANDIDATES > 0 ?
 			request % MOST_CANDIDATES : NOBODY;
-		c->paused = paused;
-		c->paused_until = paused ? NEVER : 0;
+		c->paused = paused_until[pause] > 0;
+		c->paused_until = paused_until[pause];
 		c->quorum = quorum + 1;
 		compare();
 	}

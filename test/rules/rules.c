@@ -309,15 +309,24 @@ answer_vacant(const Case *c, Answer *answer)
 		check_due(c);
 }
 
+/*
+ * The worker sleeps until a request may have to be made, or taken back, and no
+ * longer.
+ */
 static void
 answer_led(const Case *c, Answer *answer)
 {
 	View		view = make_view(c, NOW);
 	Contender  *challenger;
 	int64		next;
+	int64		after;
+	Request		request = le_request(&view, &challenger, &next);
 
-	(void) le_request(&view, &challenger, &next);
 	answer->challenger = number_of(challenger);
+	view = make_view(c, next == PG_INT64_MAX ? LATER : next - 1);
+	if (le_request(&view, &challenger, &after) != request ||
+		number_of(challenger) != answer->challenger)
+		case_complain("the worker sleeps for too long beside a leader");
 }
 
 void
