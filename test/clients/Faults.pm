@@ -99,10 +99,11 @@ my @groups = (
 # The addresses of processes, for cuts
 sub addresses { return map { $_->{n} } @_; }
 
-# Ends the server's side of all connections of processes, but those of the work.
+# Ends the server's side of all connections of processes, but those of the work. The
+# server knows them by their ports: one that somebody else has, too, is left alone.
 sub terminate
 {
-	my @ports = map { $_->[1] } connections(addresses(@_));
+	my @ports = map { $_->[1] } grep { !$_->[2] } connections(addresses(@_));
 
 	sql('SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE client_port IN (' . join(', ', 0, @ports) . ')');

@@ -129,13 +129,15 @@ sub cut { rules('add', map { address_of($_) } @_); return; }
 
 sub mend { rules('del', map { address_of($_) } @_); return; }
 
-# [ ADDRESS, PORT ] of each connection to these addresses
+# [ ADDRESS, PORT ] of each connection to these addresses; a third value is true if it
+# shares the port with a connection to another address, as different connections may
 sub connections
 {
 	my %ours = map { address_of($_) => 1 } @_;
+	my @all = map { /\s([\d.]+):\d+\s+\S+:(\d+)\s*$/ ? [ $1, $2 ] : () } qx(ss -Htn state established);
+	my %others = map { $_->[1] => 1 } grep { !$ours{ $_->[0] } } @all;
 
-	return map { /\s([\d.]+):\d+\s+\S+:(\d+)\s*$/ && $ours{$1} ? [ $1, $2 ] : () }
-	  qx(ss -Htn state established);
+	return map { [ @$_, $others{ $_->[1] } ] } grep { $ours{ $_->[0] } } @all;
 }
 
 my @forgotten;
