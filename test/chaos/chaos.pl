@@ -144,7 +144,7 @@ if ($edition eq 'portable')
 
 if ($option{clients})
 {
-	$candidates{$_} = { kind => $_, members => [ [qw(session apps)], [qw(detached jobs)] ], in => [qw(apps jobs)] }
+	$candidates{$_} = { kind => $_, via => 'd', members => [ [qw(session apps)], [qw(detached jobs)] ], in => [qw(apps jobs)] }
 	  foreach @LANGUAGES;
 }
 
@@ -154,7 +154,7 @@ sub start_candidate
 	my $c = $candidates{$name};
 	my $instance = ++$c->{instance};
 	my @connections =
-	  ($c->{via} // '') eq 'p' ? pooled_connection($name)
+	  $c->{via} eq 'p' ? pooled_connection($name)
 	  : client_connections($name);
 	my @arguments = (
 		$name, $instance, $option{seed}, "$out/candidate.$name.$instance",

@@ -33,7 +33,7 @@ use Model;
 
 my $MOST_STATES = 20_000;	# of one election at a time
 my $NEVER = 9e15;
-my $RESET_US = 50_000;		# its connections are reset when the pooler is moved
+my $RESET_US = 50_000;		# the pooler's connections are reset when it is moved
 
 # --- histories
 
@@ -133,7 +133,8 @@ sub simplify
 		next if $op->{op} eq 'acquire' && !@{ $op->{rows} };
 
 		# A former server that goes on beside the new one may not know of what is so by now.
-		# Which one of them has answered over the pooler, nobody can tell until that is moved.
+		# Nobody can tell which of the two servers has answered a call over the pooler, until the
+		# pooler is moved to the new one.
 		my @splits = grep { $_->{until} && !$unknown && $op->{return} > $_->{call} } @$failovers;
 		my $pooled = grep { ($op->{server} // '') eq ($_->{pooler} // '-') && $op->{call} < $_->{moved} + $RESET_US } @splits;
 

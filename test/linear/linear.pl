@@ -115,8 +115,8 @@ sub inject_fault
 }
 
 # Each promotion, from when the old primary was gone, or cut off, to when the new one was
-# told of. An old primary that was cut off goes on for a while, and until the pooler is moved
-# that, too, comes to it.
+# told of. An old primary that was cut off goes on for a while. The pooler sends calls to it,
+# too, until the pooler is moved to the new one.
 sub note_failovers
 {
 	my (@failovers, %last);

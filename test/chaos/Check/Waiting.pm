@@ -28,7 +28,7 @@ my $SITS_OUT = qr/^(?:resigned|left|transferred|yielded|expired)$/;	# whose lead
 my $NOBODY_ATTACKS = qr/^(?:calm|twin)/;
 my $RESERVES = qr/^(?:bully|zab|spread\d|wide-\d+)$/;	# elections whose strategies do
 my $WITH_QUORUM = qr/^(?:zab|quorum)$/;	# and that is 2
-my $WITH_DELAY = qr/^(?:zab|quorum|apps)$/;
+my $WITH_DELAY = qr/^(?:zab|quorum|apps)$/;	# elections with a takeover delay
 my $MAY_HOLD = qr/^(?:race|lone)$/;	# elections with a pg_leader
 my $IN_A_PAUSE = qr/^(?:paused|withdrawn|reserved_for|hold|takeover_delay|grace)/;
 
