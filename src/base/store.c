@@ -109,11 +109,12 @@ find_one(const char *name, Oid namespace, Oid *oid)
 }
 
 /*
- * Find the tables in our schema.  *misshapen becomes the name of one that is
- * not as our script has made it (shape.c).
+ * Find the tables in our schema, and what else is found by name.  *misshapen
+ * becomes the name of one that is missing, or is not as our script has made it
+ * (shape.c).
  */
 static bool
-find_tables(Store *store, Oid namespace, const char **misshapen)
+find_members(Store *store, Oid namespace, const char **misshapen)
 {
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
@@ -123,23 +124,39 @@ find_tables(Store *store, Oid namespace, const char **misshapen)
 
 		snprintf(pkey, sizeof(pkey), "%s_pkey", name);
 		if (!find_one(name, namespace, &table->rel) ||
-			!find_one(pkey, namespace, &table->pkey))
-			return false;
-		if (!le_shape_fits(i, table->rel, table->pkey))
+			!find_one(pkey, namespace, &table->pkey) ||
+			!le_shape_fits(i, table->rel, table->pkey))
 			*misshapen = name;
 	}
 	if (!find_one("history_acquired_at", namespace,
-				  &store->history_acquired_at))
-		return false;
-	if (!le_shape_fits_history_acquired_at(store->history_acquired_at,
+				  &store->history_acquired_at) ||
+		!le_shape_fits_history_acquired_at(store->history_acquired_at,
 										   store->table[TABLE_HISTORY].rel))
 		*misshapen = le_shape_name(TABLE_HISTORY);
+	if (!find_one("change", namespace, &store->change))
+		*misshapen = "change";
+	if (!find_one("lease_grant", namespace, &store->grant))
+		*misshapen = "lease_grant";
+	if (!find_one("protocol", namespace, &store->protocol))
+		*misshapen = "protocol";
 	return *misshapen == NULL;
 }
 
 /*
- * le_store_find().  *misshapen becomes NULL, unless a table is not as our
- * script has made it: then this returns false as well.
+ * Is this schema our extension's?
+ */
+static bool
+is_installed_in(Oid namespace)
+{
+	Oid			extension = getExtensionOfObject(NamespaceRelationId, namespace);
+
+	return OidIsValid(extension) &&
+		extension == get_extension_oid(LE_EXTENSION, true);
+}
+
+/*
+ * le_store_find().  *misshapen becomes NULL, unless a member of the extension
+ * is not as our script has made it: then this returns false as well.
  */
 static bool
 find_store(const char **misshapen)
@@ -147,7 +164,6 @@ find_store(const char **misshapen)
 	static bool listening = false;
 	uint64		before;
 	Oid			namespace;
-	Oid			extension;
 	Store		found;
 
 	*misshapen = NULL;
@@ -158,17 +174,15 @@ find_store(const char **misshapen)
 	listening = true;
 	before = invalidations;
 	namespace = get_namespace_oid(LE_SCHEMA, true);
-	if (!OidIsValid(namespace))
+	if (!OidIsValid(namespace) || !is_installed_in(namespace))
 		return false;
-	extension = getExtensionOfObject(NamespaceRelationId, namespace);
-	if (!OidIsValid(extension) ||
-		extension != get_extension_oid(LE_EXTENSION, true))
+	if (!find_members(&found, namespace, misshapen))
+	{
+		/* It may have been dropped while we looked. */
+		if (!is_installed_in(namespace))
+			*misshapen = NULL;
 		return false;
-	if (!find_tables(&found, namespace, misshapen) ||
-		!find_one("change", namespace, &found.change) ||
-		!find_one("lease_grant", namespace, &found.grant) ||
-		!find_one("protocol", namespace, &found.protocol))
-		return false;
+	}
 	found.lease_oid = found.table[TABLE_LEASE].rel;
 
 	if (le_store.protocol != found.protocol)
@@ -203,9 +217,9 @@ le_store_get(void)
 	if (misshapen != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s.%s\" is not as the extension has made it",
+				 errmsg("\"%s.%s\" is not as the extension has made it",
 						LE_SCHEMA, misshapen),
-				 errdetail("A column, its type, its NOT NULL constraint or an index has been changed: its rows cannot be read."),
+				 errdetail("It, a column, a type, a NOT NULL constraint or an index of it has been changed, renamed or removed."),
 				 errhint("Undo that change, or drop and create the extension \"%s\" again.",
 						 LE_EXTENSION)));
 	ereport(ERROR,

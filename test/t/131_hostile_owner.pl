@@ -62,6 +62,21 @@ foreach my $change (
 	alter("lease_grant: $undo", "ALTER TYPE leader_election.lease_grant $undo") if defined $undo;
 }
 
+# --- What has another name
+
+foreach my $member (
+	[ 'TABLE', 'lease', 'lease' ], [ 'INDEX', 'candidate_pkey', 'candidate' ],
+	[ 'INDEX', 'history_acquired_at', 'history' ], [ 'TYPE', 'change', 'change' ],
+	[ 'TYPE', 'lease_grant', 'lease_grant' ], [ 'VIEW', 'protocol', 'protocol' ])
+{
+	my ($kind, $name, $named) = @$member;
+
+	alter("$kind $name is renamed", "ALTER $kind leader_election.$name RENAME TO other");
+	is($one->sqlstate_of("SELECT leader_election.join('renamed', 'one')"), '55000', "$name: join()");
+	like($one->errors, qr/"leader_election.$named" is not as the extension has made it/, "$name: what");
+	alter("$kind $name is back", "ALTER $kind leader_election.other RENAME TO $name");
+}
+
 # --- NULLs where the table says NOT NULL
 
 if ($super->query("SELECT current_setting('server_version_num')::int >= 180000") eq 't')
@@ -105,7 +120,7 @@ foreach my $table (qw(history candidate))
 {
 	attach($table, 'ALTER TABLE leader_election.lease ALTER COLUMN yield_cause TYPE bigint USING 1311768467463790320');
 	is($one->sqlstate_of("SELECT leader_election.join('altered', 'one')"), '55000', "$table: join()");
-	like($one->errors, qr/table "leader_election.lease" is not as the extension has made it/, "$table: why");
+	like($one->errors, qr/"leader_election.lease" is not as the extension has made it/, "$table: why");
 }
 foreach my $table (qw(lease history candidate))
 {
