@@ -6,7 +6,7 @@
 #	start('etcd', 1); start('patroni', 1); start_pooler();
 #	look_after();          starts what has ended, but what is_down('etcd', 1)
 #	settled_cluster();     one primary, which three follow, those that have to confirm among them
-#	ask_for_switchover($from, $to);
+#	ask_for_switchover($from);
 #	make_anew();           copies the nodes that do not come back by themselves
 #	note(@words)           a line of the events: what was done, and when
 #
@@ -265,10 +265,10 @@ sub make_anew
 # In the background; what is said is in a log.
 sub ask_for_switchover
 {
-	my ($from, $to) = @_;
+	my ($from) = @_;
 
 	return start_program('switchovers', qw(timeout -k 1 45), patroni('patronictl'), '-c', 'node1.yml', 'switchover', '--force',
-		'--leader', "node$from", '--candidate', "node$to", 'app');
+		'--leader', "node$from", 'app');
 }
 
 1;
