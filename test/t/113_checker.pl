@@ -393,6 +393,24 @@ recreate('race', 20.05, 20.35);
 ($output) = check_logs('recreated', %logs);
 unlike($output, qr/after term 1 comes term 4/, 'numbers of terms are left out by a drop');
 
+# The lease of a session that is renewing it, in time, may run out until that is committed.
+sub ask_often
+{
+	my ($vacant) = @_;
+	my $file = 'candidate.s2.1';
+
+	%logs = good_logs();
+	add($file, 'q 1 race %s %s 2', $_ / 50, $_ / 50 + 0.01) foreach 1250 .. 1280, 1283 .. 1300;
+	edit($file, qr/^j /, sub { s/@{[ us(25.61) ]}/us(25.65)/e }, 'all');
+	$logs{$file} = [ sort { ($a =~ / (\d{5,})/)[0] <=> ($b =~ / (\d{5,})/)[0] } @{ $logs{$file} } ];
+	add('candidate.w3.1', 'o race %s %s vacant 2 - -', $vacant, $vacant + 0.01);
+	($output, %kinds) = check_logs("vacant$vacant", %logs);
+	return $kinds{status};
+}
+
+ok(!ask_often(25.63), 'a session that renews may be shown to lead no longer');
+ok(ask_often(25.33), 'but not between two renewals') or diag $output;
+
 foreach my $i (0 .. $#CHANGES)
 {
 	my ($kind, $what, $change, $text) = @{ $CHANGES[$i] };

@@ -34,9 +34,9 @@ sub is_unclear
 	  || was_dropped($a->{election}, $a->{sent}, $a->{received});
 }
 
-# Did this session not ask for a while? Then its lease may have run out meanwhile, and
-# have come back, in the same term: a renewal that was made in time counts for nobody
-# until a standby has confirmed it.
+# Did this session not ask for a while, or renew? Then its lease may have run out
+# meanwhile, and have come back, in the same term: a renewal that was made in time counts
+# for nobody until it is committed, and a standby has confirmed it.
 sub was_silent
 {
 	my ($c, $a) = @_;

@@ -101,6 +101,13 @@ sub read_candidate
 				candidate => $candidate, who => "$who.$serial",
 				from => $received, to => $received);
 		}
+		elsif ($kind eq 'j')
+		{
+			my ($serial, $election, $sent, $received) = @f;
+			my $c = $now{$election};
+
+			push @{ $c->{silent} }, [ $c->{to}, $received ] if $c && $c->{who} eq "$who.$serial";
+		}
 		elsif ($kind eq 'm')
 		{
 			my ($serial, $election, $received, $term, $ms) = @f;
