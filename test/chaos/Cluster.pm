@@ -23,7 +23,7 @@ our @EXPORT = qw(
   start_cluster stop_servers server_running start_server primary standbys standby
   set_primary sql sql_async port_of write_settings
   proxy_pid client_connections pooled_connection start_pooler
-  pooler_pid operation operation_running server_processes postmaster ctl
+  pooler_pid operation operation_running server_processes left_processes postmaster ctl
 );
 
 our ($dir, $out);
@@ -227,6 +227,22 @@ sub server_processes
 
 	return grep { /^\d+$/ } split ' ',
 	  slurp("/proc/$postmaster/task/$postmaster/children");
+}
+
+# What a dead postmaster has left: its children keep the folder that they worked in. Where
+# each stands is written to "left", if there is a gdb.
+sub left_processes
+{
+	my ($n) = @_;
+	my @left;
+
+	foreach my $pid (map { m{/(\d+)$} } glob '/proc/[0-9]*')
+	{
+		next unless (readlink("/proc/$pid/cwd") // '') eq "$dir/disk/server$n";
+		push @left, join ' ', $pid, slurp("/proc/$pid/stat") =~ /\) (\w)/, slurp("/proc/$pid/cmdline") =~ tr/\0/ /r;
+		system "timeout 20 gdb -batch -p $pid -ex bt >>'$out/left' 2>&1";
+	}
+	return join('; ', @left) || 'nothing';
 }
 
 sub signal_all

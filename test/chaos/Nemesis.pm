@@ -229,7 +229,6 @@ sub restart
 		if ($mode eq 'kill')
 		{
 			kill 'KILL', postmaster($n) // 0;
-			sleep 0.05 while server_processes($n);
 		}
 		else
 		{
@@ -243,7 +242,7 @@ sub restart
 			return if start_server($n);
 			sleep 0.5;
 		}
-		die "server$n does not start";
+		die "server$n does not start; of it is left: " . left_processes($n);
 	}) ? "server$n" : undef;
 }
 

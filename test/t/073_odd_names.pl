@@ -104,6 +104,23 @@ foreach my $encoding (qw(LATIN1 SQL_ASCII))
 }
 
 #
+# The longest names, of which only the last byte differs
+#
+
+my ($first, $second) = map { "repeat('x', 199) || '$_'" } qw(a b);
+my $VIEW = "SELECT string_agg(right(election, 1) || ':' || right(leader, 1), ' ' ORDER BY 1)
+	FROM leader_election.status WHERE state = 'led' AND election LIKE 'xx%'";
+
+is($super->query("SELECT leader_election.join($first, $first), leader_election.join($second, $first)"),
+	'1|1', 'two elections are two');
+is($other->query("SELECT leader_election.join($second, $second) IS NULL"), 't', 'two candidates are two');
+is($super->query("SELECT leader_election.leave($first), leader_election.is_leader($first),
+	leader_election.is_leader($second)"), 't|f|t', 'the first is left, the second is not');
+is($super->query($VIEW), 'b:a', 'and is led');
+$super->query("SELECT leader_election.leave($second)");
+wait_for($node, $VIEW, 'b:b');
+
+#
 # A name is one name in the log, whatever it has in it.
 #
 
