@@ -47,9 +47,9 @@ sub later
 	return;
 }
 
-# A server without its Patroni follows the old primary, or is one, when another has been
-# promoted. Two at once, or one and a primary that was frozen, confirm each other's commits:
-# that is what a watchdog is there for.
+# Nobody demotes a primary whose Patroni is gone or asleep, when another node has been
+# promoted, and a standby without its Patroni goes on confirming that primary's commits. Only a
+# watchdog helps against both at once: so one such node at a time.
 sub may_be_with
 {
 	my ($state) = @_;

@@ -106,7 +106,7 @@ sub read_candidate
 			my ($serial, $election, $sent, $received) = @f;
 			my $c = $now{$election};
 
-			push @{ $c->{silent} }, [ $c->{to}, $received ] if $c && $c->{who} eq "$who.$serial";
+			push @{ $c->{silent} }, [ $sent, $received ] if $c && $c->{who} eq "$who.$serial";
 		}
 		elsif ($kind eq 'm')
 		{
