@@ -42,6 +42,7 @@ my %children;		# processes without anybody who waits for them
 my %ends;			# {process id} = what to note when it has ended
 my $operation;		# process id of what is done to the servers now
 my $events;
+my @CRASHES = (4, 6, 7, 8, 11);	# ILL, ABRT, BUS, FPE, SEGV
 my $TICK_BYTES = 17;	# of a line of ticks.out
 
 sub now { return int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000); }
@@ -126,6 +127,7 @@ sub reap
 	{
 		my $end = delete $ends{$pid};
 
+		note_failure("process $pid has crashed: signal " . ($? & 127)) if grep { ($? & 127) == $_ } @CRASHES;
 		event($? ? 'futile' : (), @$end) if $end;
 		delete $children{$pid};
 		$operation = undef if $operation && $pid == $operation;

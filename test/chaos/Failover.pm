@@ -8,7 +8,7 @@ use warnings;
 
 use Cluster;
 use Exporter qw(import);
-use List::Util qw(max shuffle);
+use List::Util qw(max shuffle uniq);
 use Replication;
 use Time::HiRes qw(sleep);
 
@@ -38,7 +38,7 @@ sub cut_waits_short
 	while (now() < $end)
 	{
 		cancel_sync_waits($n);
-		note_leaders($n);
+		note_leaders($_) foreach uniq($n, primary());
 		sleep 0.05;
 	}
 	return;

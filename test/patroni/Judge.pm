@@ -17,6 +17,7 @@ use Check::Clients;
 use Check::Events;
 use Check::History;
 use Check::Leaders;
+use Check::Over;
 use Check::Record;
 use Check::Writes;
 use Checker;
@@ -37,14 +38,14 @@ sub add_claims
 		my ($election, $candidate) = @{$process}{qw(election candidate)};
 
 		push @claims, { election => $election, term => $term, candidate => $candidate, who => $candidate,
-			from => $first / 1e3 + $offset, to => $last / 1e3 + $offset };
+			from => $first / 1e3 + $offset, to => $last / 1e3 + $offset, believes => 1 };
 		$leader{$election}{$term}{$candidate} //= $candidate;
 	}
 	return;
 }
 
 # Nodes write the wall clock's time.
-sub add_seen
+sub read_seen
 {
 	foreach my $path (glob "$out/seen.*.log")
 	{
@@ -54,9 +55,7 @@ sub add_seen
 
 			next unless $word eq 'seen' && defined $candidate;
 			$count{"seen at node$n"}++;
-			push @moments, { election => $election, term => $term, candidate => $candidate,
-				who => "by server$n", from => $from * 1e6 - $epoch_us, to => $to * 1e6 - $epoch_us };
-			$leader{$election}{$term}{$candidate} //= "seen at node$n";
+			add_seen($n, $from * 1e6 - $epoch_us, $to * 1e6 - $epoch_us, $election, $term, $candidate);
 		}
 	}
 	return;
@@ -72,12 +71,13 @@ sub judge
 	read_events();
 	read_candidate($_) foreach glob "$out/candidate.*.[0-9]*";
 	add_claims(@$processes);
-	add_seen();
+	read_seen();
 	my $rows = read_history();
 	check_overlaps();
 	check_terms();
 	check_early();
 	check_claims_in_history($rows);
+	check_over($rows);
 	check_writes();
 	check_resource();
 	foreach my $kind (sort keys %violations)

@@ -232,10 +232,10 @@ for (my ($stint, $stints) = (1, max(1, int($option{minutes} * 60 / $BETWEEN_CALM
 failed("a client ended by itself: $_") foreach @ENDED_THEMSELVES;
 end_members();
 write_events();
-my $n = primary();
+my $n = await(\&primary, 30);
 note('end');
 if (defined $n) { report($n, collect($n)); }
-else { print "figures: violations=1;kinds=the run itself\n"; }
+else { failed('no primary at the end'); print "figures: violations=1;kinds=the run itself\n"; }
 printf "%s: %d failures, Patroni %s, %s, seed %d\n", $failures ? 'FAILED' : 'passed', $failures, $version,
   (qx("$ENV{PG_CONFIG}" --version) =~ s/\s*\n//r), $option{seed};
 exit($failures ? 1 : 0);

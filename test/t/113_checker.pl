@@ -291,12 +291,31 @@ sub recreate
 	return;
 }
 
+# Another server goes on, by what the nemesis says.
+sub fail_over
+{
+	my ($from, $to) = @_;
+
+	add('events', '%s split crash 1 2', $from);
+	add('events', '%s joined 1', $to);
+	return;
+}
+
 # The kind of violation, what was changed, how, and what the text is like
 my @CHANGES = (
 	[ 'two leaders', 'somebody else leads for a second', sub { add('candidate.s4.1', 'q 1 race %s %s 9', $_, $_ + 0.01) foreach 15, 16 } ],
 	[ 'two leaders', 'somebody else leads for a moment', sub { add('candidate.s4.1', 'q 1 race %s %s 9', 15, 15.01) } ],
+	[ 'two leaders', 'a command of somebody else shows once that it runs', sub { add('candidate.pd9.1.77', 'c race %s 9', 15) } ],
+	[ 'two leaders', 'two servers name two leaders',
+		sub { add('events', "%s seen $_->[0] %s %s zab $_->[0] s$_->[0]", $_->[1] + 0.02, $_->[1], $_->[1] + 0.01) foreach [ 1, 15 ], [ 2, 15.2 ], [ 1, 15.4 ], [ 2, 15.6 ] } ],
+	[ 'past the deadline', 'a lease is not renewed any more', sub { edit('candidate.s1.1', qr/^m /, sub { s/1500$/-1/ }); remove(qr/^m .*1500$/, 'candidate.s1.1') } ],
 	[ 'past the deadline', 'a lease was renewed for 1 ms', sub { edit('candidate.s1.1', qr/^m /, sub { s/1500$/1/ }) } ],
 	[ 'ended early', 'a renewal is refused', sub { edit('candidate.d1.1', qr/^g lone 126/, sub { s/^g (\S+ \S+ \S+ \S+).*/n $1/ }) } ],
+	[ 'ended early', 'a term that began before a failover is lost in it',
+		sub { fail_over(16, 17); remove(qr/^lone\|5/, 'history'); edit('candidate.d1.1', qr/^g lone 176/, sub { s/^g (\S+ \S+ \S+ \S+).*/n $1/ }) } ],
+	[ 'term', 'a leader is told that its term is over, and then that it leads in it',
+		sub { edit('candidate.d1.1', qr/^g lone 126/, sub { s/^g (\S+ \S+ \S+ \S+).*/n $1/ }) }, qr/after that it is over/ ],
+	[ 'term', 'a session is told of an earlier term', sub { add('candidate.s2.1', 'q 1 race %s %s 1', 39.5, 39.51) }, qr/of term 1, after 2/ ],
 	[ 'term', 'a renewal is answered with an older term', sub { edit('candidate.d1.1', qr/^g lone 126/, sub { s/0$/7/ }) } ],
 	[ 'term twice', 'the resource was told of another leader', sub { add('resource', 'a race 2 s3 %s %s', 25, 25.1) } ],
 	[ 'term order', 'a first term is announced after the second one', sub { edit($LISTENERS[0], qr/"race","event":"elected","term":1/, sub { s/^l 1 \d+/l 1 39900000/ }) } ],
@@ -315,6 +334,14 @@ my @CHANGES = (
 	[ 'history', 'numbers of terms are left out', sub { set_history('race|2', 1 => 4) }, qr/after term 1 comes term 4/ ],
 	[ 'history', 'numbers of terms are left out, and the election is recreated later',
 		sub { set_history('race|2', 1 => 4); recreate('race', 23, 24) }, qr/after term 1 comes term 4/ ],
+	[ 'history', 'numbers of terms of a seat are left out, and the group has fewer seats later',
+		sub { set_history('crew/1|2', 1 => 7); add('events', '%s altering crew 2 0 1', 37); add('events', '%s altered crew 2', 37.1) }, qr/after term 1 comes term 7/ ],
+	[ 'taken', 'a session that lives is taken for dead', sub { end_at('race|1', 20, 'session ended') } ],
+	[ 'taken', 'a lease is taken for over that is not', sub { end_at('lone|5', 24, 'expired') } ],
+	[ 'led when it was over', 'is_leader() is true after the end', sub { end_at('race|1', 19.5, 'resigned') } ],
+	[ 'led when it was over', 'is_leader() is true when another leads, who says nothing',
+		sub { end_at('race|1', 19.3, 'transferred'); begin_at('race|2', 19.3); delete $logs{'candidate.s2.1'} } ],
+	[ 'elected while paused', 'another leads after a failover, in a pause', sub { end_at('lone|5', 28, 'failover'); begin_at('lone|6', 28) } ],
 	[ 'elected while paused', 'a leader is elected in a pause', sub { begin_at('lone|6', 28) } ],
 	[ 'drained elected', 'who is drained is elected', sub { begin_at('race|1', 14); set_history('race|1', 2 => 's3') } ],
 	[ 'run again', 'a run is granted that is done', sub { add('candidate.d3.1', 'b runs %s %s 1 0001', 15, 15.1) } ],
@@ -322,15 +349,22 @@ my @CHANGES = (
 	[ 'withdrawn seat', 'a seat too many is led', sub { push @{ $logs{history} }, 'crew/3|1|g4|session|' . stamp(12) . '|||' . ($EPOCH + 12) . '|' } ],
 	[ 'withdrawn seat', 'seats are withdrawn late', sub { add('events', '%s withdrawn seats gone 4', 36) } ],
 	[ 'fenced row', 'a row of an older term is committed later', sub { edit('writes', qr/^race\|1/, sub { s/\|\d+\.05/'|' . ($EPOCH + 23)/e }) } ],
+	[ 'fenced row', 'a row is committed after the end of its term', sub { edit('writes', qr/^race\|1/, sub { s/\|\d+\.05/'|' . ($EPOCH + 20.2)/e }) }, qr/after its end/ ],
+	[ 'fenced row', 'COMMIT is sent when another is known to lead',
+		sub { edit('candidate.s1.1', qr/^w /, sub { s/12000000 12100000/21000000 21100000/ }) }, qr/s2 was known at/ ],
 	[ 'lost row', 'a row is not there', sub { remove(qr/^race\|2/, 'writes') } ],
 	[ 'outside resource', 'it took an older term', sub { add('resource', 'a race 1 s1 %s %s', 23, 23.1) } ],
 	[ 'outside resource', 'it denied a leader', sub { add('resource', 'd race 2 s2 %s %s', 25, 25.1) } ],
 	[ 'returned without a change', 'wait_for_change() returns early', sub { edit('candidate.w1.1', qr/^h/, sub { s/12510000/12300000/ }) } ],
 	[ 'missed a change', 'wait_for_change() tells an older term', sub { add('candidate.w1.1', 'h lone %s %s 500 5 d1 5 d1', 30, 30.6) } ],
+	[ 'missed a change', 'wait_for_change() tells an older term than that of a failover, and of later',
+		sub { fail_over(25.5, 26); add('candidate.d9.1', 'g lone %s %s 7 100 0', 29.1, 29.12); add('candidate.w1.1', 'h lone %s %s 500 5 d1 5 d1', 33, 33.6) } ],
 	[ 'late answer', 'wait_for_change() returns late', sub { edit('candidate.w1.1', qr/^h/, sub { s/12510000/16000000/ }) } ],
 	[ 'late answer', 'wait_for_change() does not return', sub { add('candidate.w1.1', 'p lone %s 500 6 d2', 31) } ],
 	[ 'status', 'a seat is vacant that is led', sub { edit('candidate.w3.1', qr/^o /, sub { s/led 5 d1 -/vacant 5 - a_worker_or_a_call/ }) }, qr/lone: vacant 5 -, / ],
 	[ 'status', 'it names another leader', sub { edit('candidate.w3.1', qr/^o /, sub { s/d1/d2/ }) } ],
+	[ 'status', 'it names a later leader, in a failover', sub { fail_over(15, 15.3); edit('candidate.w3.1', qr/^o lone 15500000/, sub { s/led 5 d1/led 7 d9/ }) }, qr/led 7 d9/ ],
+	[ 'status', 'it names another leader, while a session is silent', sub { add('candidate.w3.1', 'o race %s %s led 1 s1 -', 25.3, 25.31) }, qr/led 1 s1/ ],
 	[ 'status', 'a seat waits for what there is not', sub { add('candidate.w3.1', 'o crew/1 %s %s vacant 1 - takeover_delay', 30.1, 30.15) }, qr/it has none/ ],
 	[ 'status', 'a seat waits for candidates, of which there are some', sub { add('candidate.w3.1', 'o race %s %s vacant 1 - no_candidates', 20.1, 20.15) }, qr/s3 stand/ ],
 	[ 'diagnose', 'it names another leader', sub { edit('candidate.w3.1', qr/^f /, sub { s/"d1"/"d2"/ }) } ],
@@ -353,8 +387,11 @@ my @CHANGES = (
 	[ 'crash', 'a process crashes',
 		sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [1] 00000 postmaster/: LOG:  server process (PID 100) was terminated by signal 11: Segmentation fault') } ],
 	[ 'error in a log', 'an error that cannot be', sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [100] XX000 client backend/s1: ERROR:  cache lookup failed') } ],
+	[ 'error in a log', 'a warning of what is left open', sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [100] 01000 client backend/s1: WARNING:  buffer refcount leak: [001]') } ],
 	[ 'error in a log', 'the lock table is full, and nobody has filled it', sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [100] 53200 client backend/s1: ERROR:  out of shared memory') } ],
 	[ 'error at a client', 'an error that cannot be', sub { add('candidate.s2.1', 'e %s XX000 %s SELECT 1: ERROR:  cache lookup failed', 39.9, 39.89) } ],
+	[ 'gave up', 'a client ends', sub { $logs{'language.node.out'} = ["Error: Unhandled error. ('x')"] } ],
+	[ 'nothing compared', 'no session renews', sub { remove(qr/^m/, qw(candidate.s1.1 candidate.s2.1 candidate.g1.1 candidate.g2.1 candidate.g3.1)) }, qr/no renewals/ ],
 	[ 'nothing compared', 'no status is asked for', sub { remove(qr/^o/, 'candidate.w3.1') } ],
 	[ 'nothing compared', 'nothing is announced', sub { remove(qr/^l/, @LISTENERS) }, qr/no announced terms/ ],
 	[ 'the run itself', 'it does not end', sub { remove(qr/ end$/, 'events') } ],

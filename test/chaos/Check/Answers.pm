@@ -14,7 +14,7 @@ use Exporter qw(import);
 use List::Util qw(first max);
 
 our @EXPORT = qw(
-  between is_unclear was_silent certain_leader certain_pause is_drained
+  between is_unclear was_silent certain_leader contradicted certain_pause is_drained
   may_lack_worker failed_over_since_calm
 );
 
@@ -44,13 +44,40 @@ sub was_silent
 	return grep { $_->[0] < $a->{received} && $_->[1] > $a->{sent} } @{ $c->{silent} // [] };
 }
 
-# The claim of whoever has certainly led all the time
-sub certain_leader
+# The claim of the candidate that leads before the question and after the answer
+sub leads_around
 {
 	my ($claims, $a) = @_;
 
-	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !may_be_over($_, $a->{sent}) && !was_silent($_, $a) }
+	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !may_be_over($_, $a->{sent}) }
 	@{ $claims->{ $a->{election} } };
+}
+
+# The claim of the candidate that has certainly led all the time
+sub certain_leader
+{
+	my ($claims, $a) = @_;
+	my $leads = leads_around($claims, $a);
+
+	return $leads && !was_silent($leads, $a) ? $leads : undef;
+}
+
+# The claim that the answer contradicts: that this candidate leads in this term, or that
+# nobody does (undef). Whatever excuses a vacancy, or another term of the same candidate,
+# does not excuse another leader; in a failover there may be an earlier one, on a server
+# that does not know better yet.
+sub contradicted
+{
+	my ($claims, $a, $leader, $term) = @_;
+	my $leads = leads_around($claims, $a) // return;
+
+	if (defined $leader && $leader ne $leads->{candidate})
+	{
+		return $leads if $term > $leads->{term} ? !was_dropped(@{$a}{qw(election sent received)}) : !is_unclear($a);
+		return;
+	}
+	return if is_unclear($a) || was_silent($leads, $a);
+	return defined $leader && $term == $leads->{term} ? undef : $leads;
 }
 
 # The pause that was certainly in force all the time

@@ -5,6 +5,7 @@ package Check::Clients;
 use strict;
 use warnings;
 
+use Check::Known;
 use Check::Record;
 use Exporter qw(import);
 use JSON::PP;
@@ -64,6 +65,18 @@ sub add_claim
 	return \%c;
 }
 
+# The terms of one process only grow, but that the old side of a failover may tell it of
+# an earlier one.
+sub check_growing
+{
+	my ($who, $highest, $election, $term, $time) = @_;
+
+	violation('term', "$who: $election: told at $time of term $term, after $highest->{$election}")
+	  if $term < ($highest->{$election} // 0) && !in_failover($time - 2 * $lease_us, $time);
+	$highest->{$election} = max($highest->{$election} // 0, $term);
+	return;
+}
+
 sub read_candidate
 {
 	my ($path) = @_;
@@ -71,6 +84,8 @@ sub read_candidate
 	my ($candidate) = $who =~ /^(\w+)/;
 	my %now;		# the present claim in each election
 	my %deadline;	# of sessions that renew themselves
+	my %highest;	# the highest term that this process led in, in each election
+	my %refused;	# ... that it was told is over
 	my $session;	# that listens
 
 	foreach (lines($path))
@@ -85,6 +100,8 @@ sub read_candidate
 			my $deadline = $deadline{"$serial $election $term"};
 
 			$count{'is_leader() = true'}++;
+			$answered{"$who.$serial"} = $sent;
+			check_growing($who, \%highest, $election, $term, $received);
 			# It must know that its lease is over (G3).
 			violation('past the deadline', "$who: true for $election in term $term at $sent, renewed until $deadline")
 			  if defined $deadline && $sent > $deadline && ($wall_clock || $edition eq 'extension');
@@ -107,13 +124,21 @@ sub read_candidate
 			my $c = $now{$election};
 
 			push @{ $c->{silent} }, [ $sent, $received ] if $c && $c->{who} eq "$who.$serial";
+			$answered{"$who.$serial"} = $sent if $f[4] eq '00000';
+		}
+		elsif ($kind =~ /^[yz]$/)
+		{
+			$resets{"$who.$f[0]"} //= $f[1];
 		}
 		elsif ($kind eq 'm')
 		{
 			my ($serial, $election, $received, $term, $ms) = @f;
 
 			$count{'leases renewed by sessions'}++;
-			$deadline{"$serial $election $term"} = $ms < 0 ? undef : $received + ($ms + 1) * 1000;
+			my $deadline = \$deadline{"$serial $election $term"};
+
+			# A call that has failed may have renewed the lease all the same.
+			$$deadline = $ms < 0 ? max($$deadline // 0, $received + $lease_us * 1.25) : $received + ($ms + 1) * 1000;
 		}
 		elsif ($kind eq 'g')
 		{
@@ -123,6 +148,9 @@ sub read_candidate
 			$count{'leases granted to detached candidates'}++;
 			violation('term', "$path: asked with $asked, told $term")
 			  if $asked > $term;
+			violation('term', "$path: told at $received that term $term is its own, after that it is over")
+			  if $term <= ($refused{$election} // 0) && !in_failover($received - 2 * $lease_us, $received);
+			check_growing($who, \%highest, $election, $term, $received);
 			if ($c && $c->{term} == $term && $c->{to} >= $received)
 			{
 				$c->{to} = max($c->{to}, $sent + $ms * 1000);
@@ -133,7 +161,7 @@ sub read_candidate
 			$c->{to} = min($c->{to}, $sent) if $c && $c->{term} == $asked;
 			$now{$election} = add_claim(election => $election, term => $term,
 				candidate => $candidate, who => $who,
-				from => $received, to => $sent + $ms * 1000);
+				from => $received, to => $sent + $ms * 1000, granted => 1);
 		}
 		elsif ($kind eq 'b')
 		{
@@ -161,6 +189,7 @@ sub read_candidate
 			my ($election, $sent, $received, $term) = @f;
 			my $c = $now{$election};
 
+			$refused{$election} = max($refused{$election} // 0, $term);
 			push @early, [ $received, $c ]
 			  if $c && $c->{term} == $term && $c->{to} > $received;
 		}
@@ -178,6 +207,7 @@ sub read_candidate
 			$now{$election} = add_claim(election => $election, term => $term,
 				candidate => $candidate, who => $who, from => $time, to => $time,
 				command => 1);
+			push @moments, { %{ $now{$election} } };
 		}
 		elsif ($kind eq 'w')
 		{
@@ -229,7 +259,7 @@ sub check_ends
 	{
 		foreach (lines($path))
 		{
-			violation('gave up', ($path =~ s{.*/}{}r) . ": $_") if /gave up|Exception in thread|panic:/;
+			violation('gave up', ($path =~ s{.*/}{}r) . ": $_") if /gave up|Exception in thread|panic:|fatal error:|Unhandled/;
 		}
 	}
 	return;

@@ -71,6 +71,10 @@ sub check_compared
 	my %when = map { /^(\d+) (round|ending)/ ? ($2 => $1) : () } reverse(lines("$out/events"));
 	my $lasted = max(0, ($when{ending} // 0) - ($when{round} // 9e15));
 	my %least = (
+		'renewals of sessions' => [qr/^leases renewed by sessions$/],
+		'ends of terms' => [ qr/^claims compared with the end of their term$/, !$wall_clock ],
+		'fenced rows' => [qr/^fenced transactions: committed$/],
+		'runs that were done' => [qr/^runs done: recorded$/],
 		'rows of status' => [qr/^rows of status compared$/],
 		'reasons of vacant seats' => [qr/^seats that waited for:/],
 		'answers of diagnose()' => [qr/^answers of diagnose\(\) compared$/],
@@ -85,7 +89,7 @@ sub check_compared
 
 	return if $lasted < $SHORT_US;
 	delete $least{'answers of diagnose()'} if $edition eq 'portable';
-	delete @least{ grep { !/^(?:rows of status|answers of diagnose\(\)|announced terms)$/ } keys %least } if $lasted < $LONG_US;
+	delete @least{ grep { !/^(?:rows of status|answers of diagnose\(\)|announced terms|renewals of sessions|ends of terms|fenced rows)$/ } keys %least } if $lasted < $LONG_US;
 	violation('nothing compared', 'calm elections were to be calm for ' . $info{$CALM_TIME} . ' s in ' . int($lasted / 1e6) . ' s')
 	  if was_uncalm($lasted);
 	foreach my $what (sort keys %least)

@@ -53,12 +53,11 @@ sub has_row
 sub check_leader
 {
 	my ($f) = @_;
-	my $leads = certain_leader(\%claims, $f);
 	my ($name, $election, $term) = $f->{finding} =~ /^"([^"]+)"_leads_election_"([^"]+)"_since_.*?,_in_term_(\d+)\./;
+	my $leads = defined $name || $f->{finding} =~ /^Nobody_leads/ ? contradicted(\%claims, $f, $name, $term) : undef;
 
 	$count{'diagnose(): named a leader'}++ if defined $name;
-	wrong($f, "$f->{finding}; " . describe($leads))
-	  if $leads && (!defined $name ? $f->{finding} =~ /^Nobody_leads/ : $name ne $leads->{candidate} || $term != $leads->{term});
+	wrong($f, "$f->{finding}; " . describe($leads)) if $leads;
 	return unless defined $name;
 	wrong($f, "it tells of $election") if $election ne $f->{election};
 	$leader{$election}{$term}{$name} //= $f->{who};
@@ -202,8 +201,8 @@ sub check_diagnosed
 		$count{"diagnose(): $f->{severity}"}++;
 		check_server($f);
 		check_worker($f);
-		next if is_unclear($f);
 		check_leader($f);
+		next if is_unclear($f);
 		check_pause($f);
 		check_standing($f);
 		check_drains($f);

@@ -9,8 +9,10 @@ use Check::Record;
 use Exporter qw(import);
 use List::Util qw(max min);
 
-our @EXPORT = qw(read_events slots_between);
+our @EXPORT = qw(read_events add_seen slots_between);
 
+my $AGAIN_US = 1_000_000;
+my %seen;	# the last span that a server tells of an election, term and candidate
 my @slots;	# [time, slots for workers that the primary has from then on]
 
 # The run: its settings, its rounds and calms
@@ -87,6 +89,26 @@ sub read_order
 	return;
 }
 
+# A server has said who leads there. What it says again, less than a second later, is an
+# interval.
+sub add_seen
+{
+	my ($n, $sent, $received, $election, $term, $candidate) = @_;
+	my %said = (election => $election, term => $term, candidate => $candidate, who => "by server$n");
+	my $span = $seen{"$n $election $term $candidate"};
+
+	push @moments, { %said, from => $sent, to => $received };
+	$leader{$election}{$term}{$candidate} //= "server$n";
+	if ($span && $sent < $span->{to} + $AGAIN_US)
+	{
+		$span->{to} = max($span->{to}, $sent);
+		return;
+	}
+	push @spans, { %said, from => $received, to => $received };
+	$seen{"$n $election $term $candidate"} = $spans[-1];
+	return;
+}
+
 # The servers: failovers, standbys, slots for workers
 sub read_servers
 {
@@ -104,12 +126,8 @@ sub read_servers
 	$count{'changes of synchronous_standby_names'}++ if $kind eq 'names';
 	if ($kind eq 'seen')
 	{
-		my ($n, $sent, $received, $election, $term, $candidate) = @rest;
-
-		$count{'leaders seen on the old side'}++;
-		push @moments, { election => $election, term => $term, candidate => $candidate,
-			who => "by server$n", from => $sent, to => $received };
-		$leader{$election}{$term}{$candidate} //= "server$n";
+		$count{'leaders seen in a failover'}++;
+		add_seen(@rest);
 	}
 	return;
 }

@@ -24,7 +24,7 @@ sub may_be_new
 {
 	my ($election, $over, $began) = @_;
 
-	return $recreated{$election} if !$wall_clock || !$over || !$began;
+	return $recreated{$election} || may_be_withdrawn($election, 0, undef) if !$wall_clock || !$over || !$began;
 	return was_dropped($election, $over - $DROPPED_US, $began + $SLACK_US);
 }
 
@@ -67,7 +67,7 @@ sub read_history
 		# but a new election begins above whatever was dropped in between.
 		violation('history', "$election: after term $last->[0] comes term $term")
 		  if $last && $term != $last->[0] + 1 && $term >> 22 == $last->[0] >> 22
-		  && !may_be_new($election, $last->[2], $row->{began}) && !may_be_withdrawn($election, 0, undef);
+		  && !may_be_new($election, $last->[2], $row->{began});
 		$order{$election} = [ $term, $ended, $row->{over} ];
 	}
 	return \%history;
@@ -98,7 +98,7 @@ sub check_claims_in_history
 
 		next if $row && $row->{leader} eq $c->{candidate};
 		violation('history', 'nothing of ' . describe($c))
-		  unless !$row && in_failover($c->{from}, $c->{to});
+		  unless !$row && in_failover($c->{from}, $c->{from});
 	}
 	return;
 }

@@ -14,18 +14,26 @@ use List::Util qw(min sum0 uniq);
 
 our @EXPORT = qw(check_overlaps check_terms check_early);
 
+# Is it said of one process? A server does not know which process of a candidate leads.
+sub is_one
+{
+	my ($x, $y) = @_;
+
+	return $x->{candidate} eq $y->{candidate} && ($x->{who} eq $y->{who} || "$x->{who} $y->{who}" =~ /by server/);
+}
+
 sub check_overlaps
 {
-	foreach my $election (uniq map { $_->{election} } @claims)
+	foreach my $election (uniq map { $_->{election} } @claims, @spans)
 	{
 		my @sorted = sort { $a->{from} <=> $b->{from} }
-		  grep { $_->{election} eq $election && $_->{from} < $_->{to} } @claims;
+		  grep { $_->{election} eq $election && $_->{from} < $_->{to} } @claims, @spans;
 		my @open;
 
 		foreach my $c (@sorted)
 		{
 			@open = grep { $_->{to} > $c->{from} } @open;
-			foreach my $other (grep { $_->{who} ne $c->{who} } @open)
+			foreach my $other (grep { !is_one($_, $c) } @open)
 			{
 				$count{'pairs compared'}++;
 				next if cannot_know($other, $c->{from}, min($other->{to}, $c->{to}));
@@ -33,9 +41,10 @@ sub check_overlaps
 			}
 			push @open, $c;
 		}
-		$count{'intervals of leadership'} += @sorted;
-		$info{"led, $election, s"} =
-		  sum0(map { $_->{to} - $_->{from} } @sorted) / 1e6;
+		my @own = grep { $_->{who} !~ /^by server/ } @sorted;
+
+		$count{'intervals of leadership'} += @own;
+		$info{"led, $election, s"} = sum0(map { $_->{to} - $_->{from} } @own) / 1e6;
 
 		# Moments within somebody else's interval
 		foreach my $m (sort { $a->{from} <=> $b->{from} }
@@ -46,9 +55,8 @@ sub check_overlaps
 			{
 				last if $c->{from} > $m->{from};
 				violation('two leaders', describe($c) . ', and at a moment ' . describe($m))
-				  if $c->{to} > $m->{to} && $c->{who} ne $m->{who}
-				  && ($c->{candidate} ne $m->{candidate} || $m->{who} !~ /^by server/)
-				  && !cannot_know($c, $m->{from});
+				  if $c->{to} > $m->{to} && !is_one($c, $m)
+				  && !cannot_know($c, $m->{from}) && !cannot_know($m, $m->{from});
 			}
 		}
 	}
@@ -81,8 +89,8 @@ sub check_terms
 
 # A lease ends when it runs out, and not before (G2). A grant that no standby knew
 # of, since the wait for it was cut short, may be lost in a failover: then it is
-# over indeed (and nobody else leads in that time). The portable edition has no proof,
-# and its old side says so of the terms of the new one, too.
+# over indeed (and nobody else leads in that time), for as long as it can have lasted. The
+# portable edition has no proof, and its old side says so of the terms of the new one, too.
 sub check_early
 {
 	my %kept = kept_terms();
@@ -90,8 +98,10 @@ sub check_early
 	foreach (@early)
 	{
 		my ($time, $c) = @$_;
+		my $may_be_lost = in_failover($c->{from}, $c->{from}) && in_failover($time - 2 * $lease_us, $time);
 
-		next if in_failover($c->{from}, $time) && ($edition eq 'portable' || !$kept{"$c->{election} $c->{term}"});
+		next if $may_be_lost && !$kept{"$c->{election} $c->{term}"};
+		next if $edition eq 'portable' && in_failover($time, $time);
 		violation('ended early', "told at $time that this is over: " . describe($c));
 	}
 	return;

@@ -9,15 +9,17 @@ use Exporter qw(import);
 
 our @EXPORT = qw(
   violation lines describe $out %count %violations %faults %info @claims
-  @moments %leader @written @announced %listening @delays @begun @finished
-  @early @windows @cuts @ended %bound %believes %languages %recreated @dropping @paused @drained @groups
+  @moments @spans %leader @written @announced %listening @delays @begun @finished
+  @early %answered %resets @windows @cuts @ended %bound %believes %languages %recreated @dropping @paused @drained @groups
   @named @pressing @calms @short_leases $edition $lease_us $wall_clock $epoch_us
 );
 
 our $out;			# the folder of logs
 our (%count, %violations, %faults, %info);
-our @claims;		# {election, term, candidate, who, from, to, silent: [from, to] of each}
+our @claims;		# {election, term, candidate, who, from, to, silent: [from, to] of each, and if it
+					# is so command, granted (to a detached one), believes (a deadline of its own)}
 our @moments;		# the same, from and to: sent and received
+our @spans;			# the same as claims, of what a server says again and again to anybody
 our %leader;		# {election}{term}{candidate} = where it was said
 our @written;		# what candidates say of their fenced rows
 our @announced;		# notifications: {time, number, payload, session}
@@ -26,6 +28,8 @@ our @delays;		# from a change to its notification
 our @begun;			# [when it was asked for, election, run, who]: a run was granted
 our @finished;		# [when that was known, election, run, who]: it was recorded as done
 our @early;			# [when, claim]: a leader was told that its term is over
+our %answered;		# {session} = when it last asked what it was answered
+our %resets;		# {session} = when it was reset first, or may have been
 our @windows;		# [from, to] of failovers, from when the standby may have lagged
 our @cuts;			# [from, to, name] of the clients' network
 our @ended;			# [when, candidate]: its session was ended

@@ -46,7 +46,7 @@ sub check_paused
 				next if in_failover($from, $to) || was_dropped($election, $from, $to);
 				$count{'terms that began in a pause'}++;
 				next if $began < $from + $under_way && ($what eq 'all' || $election !~ /^(race|lone|runs)$/);
-				next if $before && ($before->{reason} // '') =~ /^(transferred|failover)$/;
+				next if $before && ($before->{reason} // '') eq 'transferred' || continues($before, $row);
 				next if grep { $_->[1] eq $election && $_->[0] <= $began && $began < $_->[0] + $under_way } @named;
 				violation('elected while paused', "$election: $row->{leader} in term $term at $began, paused ($what) from $from to $to");
 			}

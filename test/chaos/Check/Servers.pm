@@ -33,6 +33,10 @@ my @expected_messages = (
 	qr/lock file "postmaster.pid" already exists/,	# started twice by the nemesis
 );
 
+# What a server warns of at the end of a transaction that has left something open, or of
+# pages and memory that are damaged
+my $FORGOTTEN = qr/(?:\bleak\b|not closed|still active|still referenced|page verification failed|problem in alloc set)/;
+
 my $SLACK_US = 1_000_000;
 my $JUMP_US = 4_000_000;	# for so much wall clocks are ahead, or behind, in the profile clock
 
@@ -78,6 +82,7 @@ sub check_logs
 				violation('crash', "$name: $_");
 				next;
 			}
+			violation('error in a log', "$name: $_") if /WARNING:  .*$FORGOTTEN/;
 			next unless /^\S+ \S+ \S+ \[\d+\] (\w{5}) ([^:]*): (ERROR|FATAL):  (.*)/;
 			my ($state, $who, $message) = ($1, $2, $4);
 

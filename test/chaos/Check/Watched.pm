@@ -87,25 +87,23 @@ sub check_wait
 	$leader{ $w->{election} }{ $w->{term} }{ $w->{leader} } //= $w->{who};
 	return if grep { $_->[0] < $w->{received} && $_->[1] > $w->{sent} } @unreadable;
 
-	my $later = first { $_->{to} < $w->{sent} && $_->{term} > $w->{term} } @{ $known->{ $w->{election} } };
+	my $later = first { $_->{to} < $w->{sent} && $_->{term} > $w->{term} && !in_failover($_->{from} - 2 * $lease_us, $w->{received}) }
+	@{ $known->{ $w->{election} } };
 
-	violation('missed a change', "$text; before: " . describe($later))
-	  if $later && !in_failover($later->{from} - 2 * $lease_us, $w->{received});
+	violation('missed a change', "$text; before: " . describe($later)) if $later;
 	return;
 }
 
-# A row that is false for whoever has certainly led.
+# A row that is false for the candidate that has certainly led
 sub check_row
 {
 	my ($row, $claims) = @_;
-	my $leads = certain_leader($claims, $row);
+	my $leads = contradicted($claims, $row, $row->{state} eq 'vacant' ? undef : $row->{leader}, $row->{term});
 
 	$count{ 'rows of status: ' . $row->{state} }++;
-	return if !$leads || is_unclear($row);
-	$count{'rows of status compared'}++;
+	$count{'rows of status compared'}++ if certain_leader($claims, $row) && !is_unclear($row);
 	violation('status', "$row->{election}: $row->{state} $row->{term} $row->{leader}, "
-		  . between($row) . '; ' . describe($leads))
-	  if $row->{state} eq 'vacant' || $row->{leader} ne $leads->{candidate} || $row->{term} != $leads->{term};
+		  . between($row) . '; ' . describe($leads)) if $leads;
 	return;
 }
 

@@ -39,27 +39,46 @@ sub check_writes
 		}
 	}
 
-	# By the clients' clock, and none is lost
-	my %first;
-	foreach my $w (sort { $a->{received} <=> $b->{received} } grep { $_->{outcome} eq 'committed' } @written)
-	{
-		$first{ $w->{election} }{ $w->{term} } //= $w;
+	# None is lost. The drivers of other languages do not look for the warning about the
+	# standby, which comes before a failover only.
+	my @committed = grep { $_->{outcome} eq 'committed' } @written;
 
-		# The drivers of other languages do not look for the warning about the standby.
+	foreach my $w (@committed)
+	{
 		violation('lost row', "$w->{election}: $w->{candidate} $w->{id} of term $w->{term}, committed at $w->{received}")
-		  unless $present{ $w->{election} }{"$w->{candidate} $w->{id}"} || $languages{ $w->{candidate} =~ s/\d+$//r };
+		  unless $present{ $w->{election} }{"$w->{candidate} $w->{id}"} || may_be_unconfirmed($w);
 	}
-	foreach my $w (grep { $_->{outcome} eq 'committed' } @written)
-	{
-		foreach my $term (grep { $_ > $w->{term} } keys %{ $first{ $w->{election} } })
-		{
-			my $other = $first{ $w->{election} }{$term};
 
-			violation('fenced row', "$w->{election}: $w->{candidate} $w->{id} of term $w->{term}: COMMIT was sent at $w->{sent}, that of $other->{candidate} $other->{id} of term $term answered at $other->{received}")
-			  if $w->{sent} > $other->{received};
+	# By the clients' clock: when COMMIT was sent, nobody had led in a later term.
+	my %known;
+
+	foreach ((map { { %$_, time => $_->{from} } } @claims),
+		map { { %$_, time => $_->{received} // $_->{to} } } @moments, @committed)
+	{
+		my $first = \$known{ $_->{election} }{ $_->{term} };
+
+		$$first = $_ if !$$first || $_->{time} < $$first->{time};
+	}
+	foreach my $w (@committed)
+	{
+		my $terms = $known{ $w->{election} };
+
+		foreach my $later (map { $terms->{$_} } grep { $_ > $w->{term} } keys %$terms)
+		{
+			violation('fenced row', "$w->{election}: $w->{candidate} $w->{id} of term $w->{term}: COMMIT was sent at $w->{sent}, and $later->{candidate} was known at $later->{time} to lead in term $later->{term}")
+			  if $w->{sent} > $later->{time} && !may_be_unconfirmed($w);
 		}
 	}
 	return;
+}
+
+# May it be a row of the old side of a failover, of which nobody there was told that the
+# standby had not confirmed it?
+sub may_be_unconfirmed
+{
+	my ($w) = @_;
+
+	return $languages{ $w->{candidate} =~ s/\d+$//r } && in_failover($w->{received}, $w->{received});
 }
 
 sub check_resource
