@@ -25,7 +25,8 @@ my @FIELDS = qw(term over who lo hi ends foreign former_hi value run run_done ru
 my $NEVER = 9e15;
 my ($RUN_OUT, $GIVEN_UP) = (1, 2);	# how a term is over
 
-# Of $rules, cap is how many seats one client may have at a time (0: any number), and
+# Of $rules, longest is the longest lease that there may be, cap is how many seats one
+# client may have at a time (0: any number), and
 # fences_wait says that a fence keeps the next leader out until its transaction is over,
 # also when the lease has run out meanwhile.
 sub first_state
@@ -152,7 +153,7 @@ sub step
 	return holds($state, $op) && $now <= latest($state, $op) ? $state : () if $op->{op} =~ /^(is_leader|assert)$/;
 	return $state if told_beside($state, $op);
 	return if !leads($seat, $op->{term}) || $now > $seat->{hi};
-	return renewed_unheard($state, $op) if $op->{unknown};
+	return renewed_unheard($state, $op, $until) if $op->{unknown};
 	return with($state, $now, $op->{seat}, over => $GIVEN_UP) if $op->{op} eq 'release';
 	return renewed($state, $op);
 }
@@ -229,14 +230,15 @@ sub renewed
 	return with($state, $state->{now}, $op->{seat}, %lease, term => $term, foreign => 0);
 }
 
-# A renewal of which nobody knows: the lease may last for any time from then on, until a
-# renewal of which somebody does.
+# A renewal of which nobody knows: it may have come at the last moment, and have given the
+# longest lease. (That makes no difference up to $until, if the lease may last for longer.)
 sub renewed_unheard
 {
-	my ($state, $op) = @_;
+	my ($state, $op, $until) = @_;
+	my $hi = $state->{seats}{ $op->{seat} }{hi};
 
-	return if $state->{seats}{ $op->{seat} }{hi} == $NEVER;
-	return with($state, $state->{now}, $op->{seat}, hi => $NEVER);
+	return if $hi >= $until;
+	return with($state, $state->{now}, $op->{seat}, hi => $hi + $state->{rules}{longest});
 }
 
 # The earliest and the latest end of a lease of which so much remained
@@ -319,7 +321,8 @@ sub failover
 	{
 		my $seat = $state->{seats}{$name};
 
-		$state = with($state, $state->{now}, $name, foreign => 1, over => 0, hi => $NEVER, former_hi => $seat->{hi})
+		$state = with($state, $state->{now}, $name, foreign => 1, over => 0, hi => $NEVER,
+			former_hi => $seat->{foreign} ? 0 : $seat->{hi})
 		  unless $seat->{over} == $GIVEN_UP;
 	}
 	return $state;

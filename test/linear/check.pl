@@ -15,7 +15,7 @@
 #
 # A call without an answer may take effect at any time, or never. If it was
 #	acquire()	nobody knows the term, and no call names it
-#	renew()		it may take effect once, and the lease may have any length then
+#	renew()		it may take effect once, and the lease may be the longest one then
 #	release()	the term may be over from then on
 #	a write		it may take effect until the term is over
 # An error has changed nothing. That a term is over may be in doubt, and is told, while a
@@ -33,6 +33,7 @@ use Model;
 
 my $MOST_STATES = 20_000;	# of one election at a time
 my $NEVER = 9e15;
+my $LATE_US = 30_000_000;	# no call is under way for so long, if nobody awaits it any more
 my $RESET_US = 50_000;		# the pooler's connections are reset when it is moved
 
 # --- histories
@@ -105,7 +106,7 @@ sub leases
 		next if defined $op->{failed} || $op->{op} !~ /^(acquire|renew)$/;
 		foreach my $row ($op->{return} ? @{ $op->{rows} } : $renews ? [ @$op{qw(seat term)}, 0 ] : ())
 		{
-			my %lease = (call => $op->{call}, return => $op->{return} // $NEVER, renews => $renews,
+			my %lease = (call => $op->{call}, return => $op->{return} // $op->{call} + $LATE_US, renews => $renews,
 				until => ($op->{sent} // 0) + 1000 * $row->[2]);
 
 			push @{ $leases{ $row->[0] }{$_} }, \%lease foreach $row->[1], $renews ? $op->{term} : ();
@@ -119,7 +120,7 @@ sub leases
 sub simplify
 {
 	my ($calls) = @_;
-	my $unheard = min($NEVER, map { $_->{call} } grep { $_->{op} eq 'acquire' && !defined $_->{return} } @$calls);
+	my @unheard = map { $_->{call} } grep { $_->{op} eq 'acquire' && !defined $_->{return} } @$calls;
 	my $failovers = [ grep { $_->{op} eq 'failover' } @$calls ];
 	my $leases = leases(@$calls);
 	my @kept;
@@ -144,7 +145,7 @@ sub simplify
 		next if !$unknown && $op->{op} =~ /^(is_leader|assert|read|write)$/ && !$op->{value} && in_doubt($op, $leases);
 		$op->{unknown} = $unknown;
 		$op->{value} = 1 if $unknown;
-		$op->{unheard} = !$unknown && $unheard < $op->{return};
+		$op->{unheard} = !$unknown && grep { $_ < $op->{return} && $_ > $op->{call} - $LATE_US } @unheard;
 		push @kept, $op;
 	}
 	return @kept;
@@ -204,6 +205,17 @@ sub take_effect
 	return config($after, %done);
 }
 
+# Renewals without an answer of one term differ in nothing but when they were called: is
+# there an earlier one, which has not taken effect yet?
+sub has_peer
+{
+	my ($op, $config, $pending) = @_;
+
+	return $op->{unknown} && $op->{op} eq 'renew'
+	  && grep { $_->{unknown} && $_->{op} eq 'renew' && $_->{term} == $op->{term} && $_->{seat} eq $op->{seat}
+		  && !$config->{done}{ $_->{line} } && ($_->{call} <=> $op->{call} || $_->{line} cmp $op->{line}) < 0 } @{ $pending->{changes} };
+}
+
 # All states in which a call has taken effect, that can be reached by having calls under
 # way take effect, and then this one
 sub explain
@@ -227,7 +239,7 @@ sub explain
 			next;
 		}
 		push @left, grep { $_ } map { take_effect($config, $_, $pending) }
-		  $op, grep { $_ != $op && !$config->{done}{ $_->{line} } } @{ $pending->{changes} };
+		  $op, grep { $_ != $op && !$config->{done}{ $_->{line} } && !has_peer($_, $config, $pending) } @{ $pending->{changes} };
 		die "$op->{line}: more than $MOST_STATES states: undecided\n" if keys %seen > $MOST_STATES;
 	}
 	return \%found;
@@ -336,14 +348,15 @@ sub report
 	return;
 }
 
-my %settings = (caps => {});
+my %settings = (caps => {}, 'longest lease' => 1000);
 my $objects = read_histories(\%settings, @ARGV);
 my ($bad, $calls, $checked, $unanswered, $grants, %terms) = (0, 0, 0, 0, 0);
 
 foreach my $object (sort keys %$objects)
 {
 	my @ops = simplify($objects->{$object});
-	my ($op, @why) = check({ cap => $settings{caps}{$object} // 0, fences_wait => $settings{'fences wait'} }, @ops);
+	my ($op, @why) = check({ cap => $settings{caps}{$object} // 0, fences_wait => $settings{'fences wait'},
+			longest => 1000 * $settings{'longest lease'} }, @ops);
 
 	$calls += @{ $objects->{$object} };
 	$checked += @ops;

@@ -16,6 +16,7 @@ use lib "$FindBin::RealBin/../chaos";
 
 use Cluster;
 use Getopt::Long;
+use JSON::PP;
 use Nemesis;
 use Replication;
 use Time::HiRes qw(sleep);
@@ -94,7 +95,9 @@ sub set_up
 		"INSERT INTO linear.register SELECT unnest('{lone,runs,crew/1,crew/2,crew/3}'::text[]), ''");
 	foreach (standbys()) { build_standby($_) or die 'no standby'; }
 	attach_standbys(60) or die 'the standby does not follow' if standbys();
-	spit("$out/calls.settings", $portable ? qq({"caps": {}, "fences wait": 1}\n) : qq({"caps": {"crew": 1}}\n));
+	my %settings = ('longest lease' => 1.25 * $lease_ms, $portable ? (caps => {}, 'fences wait' => 1) : (caps => { crew => 1 }));
+
+	spit("$out/calls.settings", encode_json(\%settings) . "\n");
 	spit("$dir/terms", "\0" x 4096);
 	look_after_clients();
 	return;

@@ -54,7 +54,7 @@ sub explained
 	my (@calls) = @_;
 
 	open(my $file, '>', "$dir/made_up") or die $!;
-	print $file qq({"caps": {"g": 1}}\n), @calls;
+	print $file qq({"caps": {"g": 1}, "longest lease": 100}\n), @calls;
 	close $file;
 	IPC::Run::run([ $^X, "$LINEAR/check.pl", "$dir/made_up" ], '>&' => \my $said);
 	my $status = $? >> 8;
@@ -105,6 +105,12 @@ my @CASES = (
 	[ 'a renewal without an answer may come at any time',
 		[ @granted, call(10, undef, 'renew', $term), call(190, 191, 'is_leader', $term, $true) ],
 		[ @granted, call(10, undef, 'renew', $term), call(50, 51, 'is_leader', $term, $false) ] ],
+	[ 'but then the lease may be the longest one at most',
+		[ @granted, call(10, undef, 'renew', $term), call(202, 203, 'is_leader', $term, $true) ],
+		[ @granted, call(10, undef, 'renew', $term), call(206, 207, 'is_leader', $term, $true) ] ],
+	[ 'and so may each of two',
+		[ @granted, (map { call($_, undef, 'renew', $term) } 10, 20), call(302, 303, 'is_leader', $term, $true) ],
+		[ @granted, (map { call($_, undef, 'renew', $term) } 10, 20), call(308, 309, 'is_leader', $term, $true) ] ],
 	[ 'while one is under way, that a term is over is in doubt, but not before its lease may be over',
 		[ @granted, call(95, 130, 'renew', $term, grant(1, 60)), call(104, 105, 'is_leader', $term, $false), call(131, 132, 'is_leader', $term, $true) ],
 		[ @granted, call(90, 130, 'renew', $term, grant(1, 60)), call(95, 96, 'is_leader', $term, $false), call(131, 132, 'is_leader', $term, $true) ] ],
@@ -155,6 +161,9 @@ my @CASES = (
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), failover(50, 60), call(70, 71, 'renew', $term, grant(9, 100)),
 			call(72, 73, 'release', $term, $true), call(74, 75, 'acquire', run(6), grant(10, 100)),
 			call(76, 77, 'release done', $term, $true) ] ],
+	[ 'it can be done, unless a grant of which nobody has heard has begun another term just before',
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(104, undef, 'acquire', $b), call(106, 107, 'release done', $term, $false) ],
+		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(104, undef, 'acquire', $b), call(60_000, 60_001, 'release done', $term, $false) ] ],
 	[ 'it is granted so many times, and none that is below',
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(10, 12, 'release', $term, $true), call(13, 14, 'acquire', run(6), grant(2, 100)) ],
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(10, 12, 'release', $term, $true), call(13, 14, 'acquire', run(5), grant(2, 100)) ] ],
