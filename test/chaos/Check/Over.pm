@@ -27,9 +27,10 @@ sub check_fences
 	foreach (lines("$out/writes"))
 	{
 		my ($election, $term, $candidate, $id, $committed) = split /\|/;
+
+		next unless defined $committed && $committed ne '';
 		my $over = $history->{$election}{$term}{over} or next;
 
-		next if $committed eq '';
 		$count{'fenced rows of terms that are over'}++;
 		violation('fenced row', "$election: $candidate $id of term $term was committed at $committed, " . ($committed * 1e6 - $epoch_us - $over) / 1e6 . ' s after its end')
 		  if $committed * 1e6 - $epoch_us > $over + $OWN_US;
