@@ -26,9 +26,8 @@ my $NEVER = 9e15;
 my ($RUN_OUT, $GIVEN_UP) = (1, 2);	# how a term is over
 
 # Of $rules, longest is the longest lease that there may be, cap is how many seats one
-# client may have at a time (0: any number), and
-# fences_wait says that a fence keeps the next leader out until its transaction is over,
-# also when the lease has run out meanwhile.
+# client may have at a time (0: any number), and fences_wait says that a fence keeps the
+# next leader out until its transaction is over, also when the lease has run out meanwhile.
 sub first_state
 {
 	my ($rules, @seats) = @_;

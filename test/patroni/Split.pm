@@ -18,7 +18,7 @@ use List::Util qw(max min);
 our @EXPORT = qw(overlaps %OF_A_SPLIT);
 
 our %OF_A_SPLIT = map { $_ => 1 } qw(overlap order owner late lost),
-  'two leaders', 'lost row', 'history', 'fenced row', 'ended early', 'outside resource', 'taken', 'led when it was over', 'term';
+  'two leaders', 'lost row', 'history', 'fenced row', 'ended early', 'outside resource', 'taken', 'led when it was over', 'earlier term';
 
 sub overlaps
 {

@@ -71,7 +71,7 @@ sub check_growing
 {
 	my ($who, $highest, $election, $term, $time) = @_;
 
-	violation('term', "$who: $election: told at $time of term $term, after $highest->{$election}")
+	violation('earlier term', "$who: $election: told at $time of term $term, after $highest->{$election}")
 	  if $term < ($highest->{$election} // 0) && !in_failover($time - 2 * $lease_us, $time);
 	$highest->{$election} = max($highest->{$election} // 0, $term);
 	return;
@@ -148,7 +148,7 @@ sub read_candidate
 			$count{'leases granted to detached candidates'}++;
 			violation('term', "$path: asked with $asked, told $term")
 			  if $asked > $term;
-			violation('term', "$path: told at $received that term $term is its own, after that it is over")
+			violation('earlier term', "$path: told at $received that term $term is its own, after that it is over")
 			  if $term <= ($refused{$election} // 0) && !in_failover($received - 2 * $lease_us, $received);
 			check_growing($who, \%highest, $election, $term, $received);
 			if ($c && $c->{term} == $term && $c->{to} >= $received)
