@@ -50,7 +50,7 @@ sub start_leaks
 	session('vacant', map({ sprintf "SELECT leader_election.pause_election('s%03d', 'leak', NULL, true)", $_ } 60 .. 110), 'SELECT pg_sleep(3600)');
 
 	# The subscriber has what the publisher has not
-	start_process('leak.subscriber', 'sh', '-c', "sleep 20; psql -Xq -h '$dir' -p $subscriber_port -U postgres orders -c 'INSERT INTO chaos.orders (id, what) VALUES (-1, 1)'");
+	start_process('leak.subscriber', 'sh', '-c', "sleep 20; psql -Xq -h '$dir' -p $subscriber_port -U postgres copy -c 'INSERT INTO chaos.orders (id, what) VALUES (-1, 1)'");
 	return;
 }
 
