@@ -132,6 +132,23 @@ sub local_session
 	$session->finish;
 }
 
+# What the client has switched off stays so, before its first candidacy or since.
+foreach my $first (0, 1)
+{
+	my $session = local_session();
+	my @mine = (1, 4);    # tcp_keepalives_interval, client_connection_check_interval
+
+	$session->query("SELECT leader_election.join('one', 'c')") if $first;
+	$session->query("SET $settings[$_] = 0") foreach @mine;
+	my @off = (settings($session))[@mine];
+	$session->query("SELECT leader_election.join('$_', 'c')") foreach qw(one two);
+	is_deeply([ (settings($session))[@mine] ], \@off, 'what is switched off stays so' . ($first ? ', since then' : ''));
+	is((settings($session))[3], 30000, 'other settings are tight');
+	$session->query('SELECT leader_election.leave_all()');
+	is_deeply([ (settings($session))[@mine] ], \@off, 'and after the last candidacy');
+	$session->finish;
+}
+
 # The shortest lease counts, whichever candidacy came first.
 foreach my $order ([ 15, 20, 29 ], [ 29, 15, 20 ])
 {

@@ -154,6 +154,38 @@ $primary->wait_for_catchup($standby);
 $primary->stop('immediate');
 $standby->promote;
 
+# While others have locked what an epoch writes, or are beginning it, none begins, and
+# nobody is elected.
+{
+	my %s = map { $_ => session($standby, name => $_) } qw(caller locker gate);
+	my $call = q{SELECT term FROM leader_election.acquire('detached', 'd')};
+	my $epochs = 'SELECT count(*) FROM leader_election.epoch';
+
+	foreach my $lock ('LOCK TABLE leader_election.dropped', 'SELECT FROM leader_election.candidate FOR UPDATE')
+	{
+		$s{locker}->query("BEGIN; $lock");
+		is($s{caller}->query($call), '', "nobody leads: $lock");
+		is($s{caller}->sqlstate, '00000', 'which is no error');
+		is($s{caller}->query($epochs), 1, 'no epoch begins');
+		$s{locker}->query('ROLLBACK');
+		is($s{caller}->query("SELECT count(*) FROM leader_election.candidate WHERE election = 'detached'"),
+			1, 'the candidate stands');
+	}
+	$s{gate}->query('SELECT pg_advisory_lock(1)');
+	$s{locker}->query_async(q{DO $$ BEGIN
+		PERFORM leader_election.acquire('detached', 'another');
+		PERFORM pg_advisory_xact_lock_shared(1);
+		RAISE EXCEPTION 'undone';
+	END $$});
+	wait_for($standby, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND NOT granted}, 1);
+	is($s{caller}->query(q{SELECT leader_election.join('detached', 'another')}), '', 'nobody leads: it is begun elsewhere');
+	is($s{caller}->sqlstate, '00000', 'which is no error');
+	$s{gate}->query('SELECT pg_advisory_unlock(1)');
+	$s{locker}->result;
+	is($s{caller}->query($epochs), 1, 'that is undone: no epoch has begun');
+	$_->finish foreach values %s;
+}
+
 # Its loop, alone: renew() and, if that says so, acquire() by the same name
 {
 	my $loop = session($standby, name => 'loop');

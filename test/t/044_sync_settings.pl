@@ -309,6 +309,105 @@ $pair->resume_line;
 $pair->delay_line(0);
 
 #
+# A seat that was given up in the same transaction is known to no standby, either.
+#
+
+is($caller->query("SELECT term FROM leader_election.acquire('given up', 'caller')"), '', 'given up: is made');
+wait_until(
+	sub { $caller->query("SELECT term FROM leader_election.acquire('given up', 'caller')") eq 1 },
+	'given up: leads');
+is( $caller->query("SELECT leader_election.release('given up', 1),
+		(SELECT count(*) FROM leader_election.acquire('given up', 'caller'))"),
+	't|0', 'given up: not granted again in the same statement (G6)');
+is($caller->query("SELECT term FROM leader_election.acquire('given up', 'caller')"),
+	2, 'given up: but in the next');
+
+#
+# A candidate that leads nothing leaves without a wait for the standby, although somebody
+# could be elected.
+#
+
+{
+	my $stays = session($old, name => 'stays');
+
+	$observer->query("SELECT leader_election.create_election('left')");
+	$pair->stop_line;
+	refused($other, "SELECT leader_election.join('left', 'other')", '00000', 'left: one stands');
+	refused($stays, "SELECT leader_election.join('left', 'stays')", '00000', 'left: another one');
+	$other->query_async("SELECT leader_election.leave('left')");
+	wait_until(
+		sub { $other->finished || $pair->wait_event($other->backend_pid) eq 'SyncRep' },
+		'the end of leave()');
+	ok($other->finished, 'left: has nothing to wait for');
+	is($other->finished ? $other->result : $pair->cancel($other), 't', 'left: one leaves');
+	is(($observer->lease('left', 'term'))[0], 0, 'left: nobody is elected without a proof (G6)');
+	$pair->resume_line;
+	wait_for($old, "SELECT leader_election.leader('left')", 'stays');
+	$stays->finish;
+}
+
+#
+# A proof gets too old while the row is locked: the lease counts from another one. The
+# caller waits for a second at most: where the machine was slower than that, once more.
+#
+
+{
+	my $brief = 1_500_000;
+	my $locker = session($old, name => 'locker');
+
+	$observer->query("SELECT leader_election.create_election('old', lease_duration => '${brief}us')");
+	foreach my $attempt (1 .. 10)
+	{
+		$locker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'old' FOR UPDATE");
+		my $from = $pair->clock;
+		$caller->query_async("SELECT term FROM leader_election.acquire('old', 'caller')");
+		wait_until(sub { $pair->clock > $from + $brief / 2 }, 'the proof to be old');
+		my $freed = $pair->clock;
+		$locker->query('ROLLBACK');
+		my $term = $caller->result;
+		my ($acquired) = $term eq '' ? () : $observer->lease('old', "acquired_mono, 1 / (term = $term AND leader IS NOT NULL)::int");
+		if (defined $acquired)
+		{
+			cmp_ok($acquired, '>=', $freed - $brief * 2 / 5, 'old: the lease counts from a proof that is not old');
+			last;
+		}
+		isnt($attempt, 10, 'old: granted');
+	}
+	$locker->finish;
+}
+
+#
+# In a copy of a database, a detached leader goes on once the standby knows of the new
+# epoch, and by no settings that it does not know.
+#
+
+{
+	$observer->query('CREATE DATABASE origin');
+	$old->safe_psql('origin', 'CREATE EXTENSION leader_election');
+	my $origin = session($old, name => 'origin', dbname => 'origin');
+	foreach my $election (qw(held paused))
+	{
+		$origin->query("SELECT leader_election.create_election('$election', lease_duration => '1 h')");
+		is($origin->acquire($election, 'x'), 1, "$election: led");
+	}
+	$origin->finish;
+	wait_for($old, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'origin'", 0);
+	$observer->query('CREATE DATABASE copied TEMPLATE origin');
+	my $copied = session($old, name => 'copied', dbname => 'copied');
+	cmp_ok(query_unless_busy($copied, "SELECT term FROM leader_election.renew('held', 1)"), '>', 1,
+		'held: led on in the copy');
+	is( $copied->sqlstate_of(q{DO $$ BEGIN
+			PERFORM leader_election.pause_election('paused');
+			PERFORM leader_election.renew('paused', 1);
+		END $$}),
+		'55P03', 'paused: not in the transaction that pauses it (G6)');
+	is($copied->query("SELECT term FROM leader_election.lease WHERE election = 'paused'"), 1, 'paused: nothing has changed');
+	cmp_ok(query_unless_busy($copied, "SELECT term FROM leader_election.renew('paused', 1)"), '>', 1,
+		'paused: but in one of its own');
+	$copied->finish;
+}
+
+#
 # Standbys that are configured between the proof and the grant have not been
 # asked. The commit would wait for them, but that can be cut short. The caller may
 # have waited for the lock for too long when they are: then once more.

@@ -80,6 +80,16 @@ wait_for($node, "SELECT leader_election.leader('later')", 'y', undef, 'second');
 
 # A seat that was given up in the grace is not led sooner under a new name.
 {
+	my $locker = session($node, name => 'locker', dbname => 'second');
+
+	foreach my $table (qw(lease history))
+	{
+		$locker->query("BEGIN; SELECT FROM leader_election.$table WHERE election = 'given up' FOR UPDATE");
+		is($second->sqlstate_of("SELECT term FROM leader_election.renew('given up', 1)"),
+			'55P03', "given up: busy, and not over, while its row of $table is locked");
+		$locker->query('ROLLBACK');
+	}
+	$locker->finish;
 	my $now = query_unless_busy($second, "SELECT term FROM leader_election.renew('given up', 1)");
 
 	cmp_ok($now, '>', 1, 'given up: continued');
@@ -88,6 +98,15 @@ wait_for($node, "SELECT leader_election.leader('later')", 'y', undef, 'second');
 		'grace after failover', 'which is still to be waited for (G6)');
 	is($second->sqlstate_of("SELECT leader_election.drop_election('given up')"),
 		'55P03', 'nor can it be dropped');
+}
+
+# A hold cannot be told from that.
+{
+	$second->query("SELECT leader_election.create_election('on hold')");
+	my $term = query_unless_busy($second, "SELECT term FROM leader_election.acquire('on hold', 'x')");
+	is($second->query("SELECT leader_election.release('on hold', $term, '1 h')"), 't', 'on hold: given up');
+	is($second->sqlstate_of("SELECT leader_election.drop_election('on hold')"),
+		'55P03', 'on hold: not dropped on a server that is not the first');
 }
 
 # An answer that was lost in one incarnation is told again in the next.

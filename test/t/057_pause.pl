@@ -221,6 +221,30 @@ is($admin->query(
 $r->query("SELECT leader_election.resign('operator')");
 is(status('operator', 'state', 'leader'), 'yielding|a', 'which is finished, and its leader asked');
 
+# Nor does it what the strategy has asked for before, which names a candidate.
+$admin->query("SELECT leader_election.create_election('strategy', 'bully')");
+{
+	my ($low, $high) = map { session($node, name => "strategy: $_") } qw(low high);
+
+	$low->query("SELECT leader_election.join('strategy', 'low', 1)");
+	$high->query("SELECT leader_election.join('strategy', 'high', 2)");
+	wait_until(sub { status('strategy', 'state', 'leader') eq 'yielding|low' },
+		'strategy: the leader is asked to yield');
+	pause('strategy', 'vacate => true');
+	$low->query("SELECT leader_election.join('strategy', 'low', 3)");
+
+	# The worker has looked once it has removed a dead candidate.
+	my $look = session($node, name => 'look');
+	$look->query("SELECT leader_election.join('look', 'c')");
+	$look->finish;
+	wait_for($node, "SELECT count(*) FROM leader_election.candidate WHERE election = 'look'", 0);
+	is($admin->query("SELECT yielding, yield_ordered, successor FROM leader_election.lease WHERE election = 'strategy'"),
+		't|f|high', 'vacate overwrites no request of the strategy, and nothing takes that back');
+	$low->query("SELECT leader_election.resign('strategy')");
+	is(status('strategy', 'state', 'leader'), 'yielding|high', 'which is finished, and its leader asked');
+	$_->finish foreach $low, $high;
+}
+
 # A detached candidate that is elected and asked at once is told its term.
 pause('detached', 'vacate => true');
 is($admin->sqlstate, 'LE003', 'there is nothing to pause');

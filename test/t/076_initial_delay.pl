@@ -50,6 +50,32 @@ sub elected_after
 	return;
 }
 
+# --- The first candidate stands while a call has the election: that it does is noted
+# later, and observers are told meanwhile.
+
+{
+	my ($gate, $holder) = map { session($node, name => $_) } qw(gate holder);
+
+	create('noted later', 'race', "initial_delay => '1 h', $LONG");
+	$gate->query('SELECT pg_advisory_lock(1)');
+	$holder->query_async("DO \$\$ BEGIN
+		PERFORM leader_election.alter_election('noted later', takeover_delay => '0');
+		PERFORM pg_advisory_xact_lock_shared(1);
+		END \$\$");
+	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND pid = " . $holder->backend_pid, 1);
+	my $first = candidate('noted later', 'first');
+	is(lease('noted later', 'first_stood_mono'), '', 'noted later: not yet');
+	is(waiting_for('noted later'), 'initial delay', 'noted later: what the election waits for');
+	like( $admin->query(
+			"SELECT string_agg(finding, ' ') FROM leader_election.diagnose('noted later')"),
+		qr/for others to stand, too \(initial_delay\), the election waits until /, 'noted later: diagnose() says until when');
+	$gate->query('SELECT pg_advisory_unlock(1)');
+	$holder->result;
+	comes_true("first_stood_mono = " . stood('noted later', 'first')
+		  . " FROM leader_election.lease WHERE election = 'noted later'", 'noted later: since when it has stood');
+	$_->finish foreach $gate, $holder, $first;
+}
+
 # --- A new election: the best of those who come in time is elected, once.
 
 {

@@ -250,6 +250,24 @@ sub seats
 	$gate->query('SELECT pg_advisory_unlock(4712)');
 	$other->result;
 	leaders_soon('r', 'c b', 'resign: but afterwards');
+
+	# One that has given up another election in the same statement does not queue for the
+	# seat, which is locked, too.
+	my $alone = "SELECT leader_election.resign('r alone')";
+	is($m{b}->query("SELECT leader_election.join('r alone', 'b')"), 1, 'resign: one of them leads elsewhere, too');
+	$gate->query('SELECT pg_advisory_lock(4712)');
+	$other->query_async("DO \$\$ BEGIN
+		PERFORM leader_election.alter_group('r', lease_duration => '1 h');
+		PERFORM pg_advisory_xact_lock_shared(4712);
+		END \$\$");
+	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND pid = " . $other->backend_pid, 1);
+	is($m{b}->sqlstate_of("$alone, leader_election.resign('r/2')"), '55P03', 'resign: busy');
+	$gate->query('SELECT pg_advisory_unlock(4712)');
+	$other->result;
+	is($m{b}->query("SELECT leader_election.is_leader('r alone'), leader_election.is_leader('r/2')"),
+		't|t', 'resign: and leads both');
+	is($m{b}->query("$alone, leader_election.resign('r/2')"), 't|t', 'resign: afterwards it gives up both');
+	leaders_soon('r', 'c a', 'resign: and is followed');
 	$_->finish foreach values %m, $gate, $other;
 }
 
@@ -268,7 +286,25 @@ sub seats
 	$blocker->query('ROLLBACK');
 	comes_true("EXISTS (SELECT FROM leader_election.acquire('late/2', 'x'))",
 		'late: but afterwards');
-	$blocker->finish;
+
+	# Nor when another leader gives up: that one's term ends, and nobody follows for now.
+	group('gives up', 2, "lease_duration => '" . slowness() . " s'");
+	my $x = candidate('gives up/1', 'x', 'auto_renew => false');
+	$blocker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'gives up/1' FOR UPDATE");
+	comes_true("expires_at < clock_timestamp() - interval '100ms' FROM leader_election.lease WHERE election = 'gives up/1'",
+		'gives up: a lease is over');
+	$admin->query("UPDATE leader_election.election SET lease_duration = '1 h' WHERE election = 'gives up/2'");
+	is($admin->query("SELECT term FROM leader_election.acquire('gives up/2', 'y')"), 1, 'gives up: another one leads');
+	stand_as($x, 'gives up/2', 'x');
+	is($admin->sqlstate_of("SELECT leader_election.transfer('gives up/2', 1, 'x')"), '55P03',
+		'gives up: it cannot be handed over');
+	is($admin->query("SELECT leader_election.is_leader('gives up/2', 1)"), 't', 'gives up: and is led');
+	is($admin->query("SELECT leader_election.release('gives up/2', 1)"), 't', 'gives up: but it can be given back');
+	is(leader('gives up/2'), '', 'gives up: nobody follows while the lease might be being renewed');
+	$blocker->query('ROLLBACK');
+	comes_true("(SELECT string_agg(leader, ' ') = 'x' FROM leader_election.status WHERE election LIKE 'gives up/%')",
+		'gives up: afterwards it leads one');
+	$_->finish foreach $blocker, $x;
 }
 
 # --- Fewer seats, and more
