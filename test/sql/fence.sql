@@ -673,6 +673,8 @@ TABLE fence_wrong;
 \set VERBOSITY default
 SELECT leader_election.only_leader();
 \set VERBOSITY sqlstate
+CREATE PROCEDURE fence_wrong() AS '$libdir/leader_election', 'le_only_leader' LANGUAGE C;
+CALL fence_wrong();
 CREATE EVENT TRIGGER fence_wrong ON ddl_command_start
 	EXECUTE FUNCTION leader_election.only_leader();
 

@@ -97,6 +97,17 @@ $$;
 SELECT vacant_seconds > 1000 AS vacant, waiting_for, overdue_seconds < 500 AS since_the_hold
   FROM leader_election.metrics WHERE election = 'measured_hold';
 
+-- Of very many terms within the hour, a thousand are read.
+\a \t
+SELECT leader_election.create_election('measured_often');
+INSERT INTO leader_election.history (election, term, leader, acquired_at, ended_at, reason, kind, role)
+SELECT 'measured_often', n, 'one', now(), now(), 'expired', 'detached', current_user
+  FROM generate_series(1, 1001) n;
+SELECT changes_last_hour AS changes, lost_last_hour AS lost
+  FROM leader_election.metrics WHERE election = 'measured_often';
+SELECT leader_election.drop_election('measured_often');
+\a \t
+
 -- Seats of a group
 SELECT leader_election.create_group('measured_group', 2);
 SELECT election, term > 0 AS led FROM leader_election.acquire_any('measured_group', 'one');

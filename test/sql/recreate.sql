@@ -7,6 +7,10 @@ SET client_min_messages = warning;
 \set VERBOSITY sqlstate
 SELECT leader_election.join('d', 'one'), leader_election.join('d2', 'one');
 SELECT leader_election.is_leader('d');
+\a \t
+SELECT term FROM leader_election.acquire('d4', 'detached');
+SELECT term FROM leader_election.renew('d4', 1);
+\a \t
 
 DROP EXTENSION leader_election;
 SELECT leader_election.is_leader('d');
@@ -45,6 +49,14 @@ SELECT leader_election.leave_all();
 SELECT leader_election.is_leader('d');
 SELECT count(*) FROM pg_locks
  WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+
+-- Nor that it has found the row of the holder of that very term.
+\a \t
+SELECT term FROM leader_election.acquire('d4', 'detached');
+DELETE FROM leader_election.candidate WHERE election = 'd4';
+SELECT term FROM leader_election.renew('d4', 1);
+SELECT candidate FROM leader_election.candidate WHERE election = 'd4';
+\a \t
 
 -- All in one transaction
 SELECT leader_election.join('d3', 'one');

@@ -41,6 +41,11 @@ is($one->query("SELECT leader_election.is_leader('background')"),
   or die 'the server has crashed';
 
 run_in_background("CALL leader_election.campaign('background', 'worker')");
+my $background = $control->query("SELECT pid FROM $BACKGROUND");
+wait_for($node, "SELECT count(*) = 2 FROM leader_election.candidate");
+is($control->sqlstate_of("SELECT leader_election.join('background', 'worker')"), 'LE004', 'its name is in use');
+like($control->errors, qr/^DETAIL:  A session of role ".*" stands under this name: process ID $background\.$/m,
+	'by a session without an address');
 my $then = $control->query('SELECT leader_election._monotonic_clock()');
 wait_for($node,
 	"SELECT leader_election._monotonic_clock() - $then > 1200000");
@@ -53,6 +58,14 @@ is( $control->query(
 		'SELECT reason FROM leader_election.history WHERE term = 2'),
 	'session ended',
 	'a candidate in a worker leads until that ends');
+
+# It has no address that could be the one of who has that name.
+$control->query("SELECT leader_election.join('named', 'control')");
+$control->query(q{SELECT run_in_background($$SELECT leader_election.join('named', 'control')$$)});
+my $said;
+wait_until(sub { ($said) = slurp_file($node->logfile) =~ /ERROR:  candidate name "control" is in use.*\n(.*\n.*\n)/ }, 'a name that is in use');
+like($said, qr/DETAIL:  A session of .* client address \[local\], application_name "control"\.\n.*HINT:  Give each instance a name of its own\.$/,
+	'a worker is told by whom, and of no connection pool of its own');
 
 $control->finish;
 $node->stop;

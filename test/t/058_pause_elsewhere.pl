@@ -68,6 +68,20 @@ $primary->query("UPDATE leader_election.election
 $old->wait_for_catchup('new', 'replay');
 is( status($there, 'long', 'paused_by = current_user, pause_reason, resumes_at - paused_at'),
 	't|for an hour|01:00:00', 'a standby shows who paused, why, and until when');
+is(status($there, 'goes_on', 'leader, pause_reason, resumes_at'), 'd|moving|', 'one without an end, too');
+is($there->query("SELECT led, waiting_for, overdue_seconds, paused FROM leader_election.metrics WHERE election = 'long'"),
+	'0|||1', 'and in numbers what it knows');
+is(status($there, 'long', 'waiting_for'), 'paused', 'nobody leads, since it is paused');
+$primary->query("SELECT leader_election.acquire('long', 'd')");
+is($primary->query("SELECT leader_election.request_yield('long', 'd') IS NOT NULL"), 't', 'on the primary, a paused one is kept for one');
+$primary->query("SELECT leader_election.pause_all('all are moved')");
+$old->wait_for_catchup('new', 'replay', $old->lsn('insert'));
+is(status($there, 'long', 'waiting_for'), '', 'the standby cannot tell whether that one stands yet');
+is(status($there, 'long', 'pause_reason, resumes_at'), 'for an hour|', 'and its pause does not end while all are paused');
+$primary->query("SELECT leader_election.acquire('long', 'd')");
+$primary->query("SELECT leader_election.release('long', 1), leader_election.leave('long', 'd')");
+$primary->query('SELECT leader_election.resume_all()');
+$old->wait_for_catchup('new', 'replay', $old->lsn('insert'));
 $old->stop('immediate');
 $new->promote;
 

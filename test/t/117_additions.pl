@@ -317,6 +317,11 @@ my @pieces = (
 		'CREATE TABLE leader_election.metric ()' ],
 	[ 'object of another schema', 'warning', qr/view public.v, as a part of the extension/, qr/Dumps do not contain it/,
 		'CREATE VIEW public.v AS SELECT 1; ALTER EXTENSION leader_election ADD VIEW public.v', clear => 'DROP VIEW public.v' ],
+	[ 'type of another schema', 'warning', qr/type public.word, as a part of the extension/, qr/Dumps do not contain it/,
+		'CREATE DOMAIN public.word AS text; ALTER EXTENSION leader_election ADD DOMAIN public.word', clear => 'DROP DOMAIN public.word' ],
+	[ 'cast, which has no owner', 'warning', qr/cast \(public\.pair AS \S+\), as a part of the extension/, qr/Dumps do not contain it/,
+		'CREATE TYPE public.pair AS (a int, b int); CREATE CAST (public.pair AS text) WITH INOUT;
+		ALTER EXTENSION leader_election ADD CAST (public.pair AS text)', super => 1, clear => 'DROP TYPE public.pair CASCADE' ],
 	[ 'settings of a function', 'warning', qr/procedure leader_election.campaign\(.*\) was given SET/, qr/a procedure fails/,
 		q(ALTER PROCEDURE leader_election.campaign SET search_path = ''), is_routine => 1 ],
 );
@@ -422,8 +427,12 @@ $app->query(q{CREATE OR REPLACE FUNCTION leader_election.leader(election text) R
 is($app->sqlstate, '00000', 'the owner replaces a function');
 like(diagnose(), qr/^error\|The function leader_election\.leader\(pg_catalog\.text\) is not the extension's any more/m,
 	'diagnose() says so');
-$super->query(q{CREATE OR REPLACE FUNCTION leader_election.leader(election text) RETURNS text
-	AS '$libdir/leader_election', 'le_leader' LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT});
+my $LEADER = q{CREATE OR REPLACE FUNCTION leader_election.leader(election text) RETURNS text
+	AS '%s', 'le_leader' LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT};
+$super->query(sprintf($LEADER, 'leader_election'));
+is($super->sqlstate, '00000', 'it becomes the function of a library that is looked for in dynamic_library_path');
+like(diagnose(), qr/is not the extension's any more/, 'which the extension has not made either');
+$super->query(sprintf($LEADER, '$libdir/leader_election'));
 unlike(diagnose(), qr/any more/, 'until it is mended');
 my ($commands) = diagnose() =~ /Then, as a superuser:(.*;)$/m;
 is($super->sqlstate_of($commands), '00000', 'the remedy: the commands of diagnose()');

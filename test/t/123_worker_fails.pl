@@ -103,6 +103,17 @@ like(diagnose('broken', $super), qr/with SQLSTATE 53100 \(electing in "broken": 
 is(server('worker_failure', $super), 'electing in "broken": no room for "broken"', 'also in server_metrics');
 like(diagnose('well'), qr/^notice\|"candidate 0" leads.*\n(?:.*\n)*warning\|The worker .* fails/, 'in another election it is a warning');
 
+# Of an election that the failure does not concern, the worker that hangs says nothing.
+my @other = stand('other');
+my $worker = stop_worker($super);
+$other[0]->kill;
+wait_until(sub { $reader->query("SELECT led FROM leader_election.metrics WHERE election = 'other'") eq '0' }, 'the end of a session');
+is($reader->query("SELECT string_agg(waiting_for, ', ' ORDER BY election) FROM leader_election.metrics WHERE election IN ('broken', 'other')"),
+	'worker fails, the worker', 'the failure is told of the election that it concerns');
+resume_process($worker);
+wait_until(sub { $other[1]->query("SELECT leader_election.is_leader('other')") eq 't' }, 'the next leader there');
+$other[1]->finish;
+
 # An election that is well is elected meanwhile.
 $well[0]->kill;
 wait_until(sub { $well[1]->query("SELECT leader_election.is_leader('well')") eq 't' }, 'the other election');
@@ -174,6 +185,7 @@ wait_until(sub { $super->query(q{SELECT count(*) FROM pg_stat_activity WHERE wai
 $locked[0]->kill;
 says('locked', 'worker waits for a lock',
 	qr/^warning\|The worker \(process \d+\) waits for a lock, since .*, \d+ times, with SQLSTATE 55P03.*\|See the rows on who holds locks\./m);
+is(server('worker_failing_seconds, worker_failures, worker_retry_seconds, worker_sqlstate'), '0|0||', 'to wait is no failure');
 like(diagnose('locked'), qr/^error\|Process \d+ of role .* holds the lock of election "locked": the leader cannot change/m,
 	'and who holds it');
 my $cancels = session($node, name => 'cancels', options => $QUIET);

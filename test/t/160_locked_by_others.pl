@@ -67,6 +67,7 @@ my @LOCKED = (
 	[ 'a candidate, for the key', row(candidate => "election = 'held'", 'KEY SHARE'), "leave('held', 'third')", 'held' ],
 	[ 'the group', row(election_group => "group_name = 'g'"), "alter_group('g', max_per_candidate => 1)", 'g' ],
 	[ 'the group', row(election_group => "group_name = 'drops'"), "drop_group('drops')", 'drops' ],
+	[ 'the group, in use', "alter_group('g', max_per_candidate => 1)", "alter_group('g', seats => 1)", 'g' ],
 	[ 'the group, in use', "alter_group('g', max_per_candidate => 1)", "request_yield('g/1', 'next')", 'g/1' ],
 	[ 'the pause of all', 'pause_all()', 'pause_all()', undef, undo => 'resume_all()' ],
 	[ 'the name', "create_group('drop', 1)", "drop_election('drop')", 'drop' ],
@@ -76,6 +77,8 @@ my @LOCKED = (
 	[ 'the second election', "drain_candidate('x', 'drop')", "drop_election('drop')", 'drop', before => "drain_candidate('y', 'e')" ],
 	[ 'the second election', "drain_candidate('x', 'e')", "alter_election('e', quorum => 1)", 'e', before => "drain_candidate('y', 'drop')" ],
 	[ 'a seat', "drain_candidate('x', 'drops/1')", "drop_group('drops')", 'drops' ],
+	[ 'the settings of a seat', row(election => "election = 'drops/1'"), "drop_group('drops')", 'drops' ],
+	[ 'the name of a seat', "create_election('new/1')", "create_group('new', 1)", 'new' ],
 );
 
 my $TABLES = join ', ', map { "(SELECT jsonb_agg(to_jsonb(t) ORDER BY to_jsonb(t)) FROM leader_election.$_ t)" }
@@ -140,10 +143,35 @@ like($caller->errors, qr/^ERROR:  election "drop" does not exist/m, 'while relea
 
 call("SELECT leader_election.create_group('empty', 2, lease_duration => '1 h')");
 call("DELETE FROM leader_election.$_ WHERE election LIKE 'empty/%'") foreach qw(lease election announced);
+is(call("SELECT count(*) FROM leader_election.acquire_any('empty', 'c')"), 0, 'seats that were deleted by hand: nobody gets one');
 call("SELECT leader_election.alter_group('empty', quorum => 2)");
 is(call("SELECT string_agg(concat(election, ' ', lease_duration, ' ', quorum), ', ' ORDER BY election)
 	FROM leader_election.election WHERE group_name = 'empty'"), 'empty/1 00:10:00 2, empty/2 00:10:00 2',
 	'seats that were deleted by hand: alter_group() makes them, with the defaults');
+
+# --- An election whose lease somebody has deleted by hand
+
+call("SELECT leader_election.create_election('torn')");
+call("SELECT leader_election.join('torn', 'admin'), leader_election.acquire('torn', 'c')");
+call("DELETE FROM leader_election.lease WHERE election = 'torn'");
+is(call("SELECT state, leader, candidates FROM leader_election.status WHERE election = 'torn'"), '||',
+	'a lease that was deleted by hand: status tells nothing');
+is(call("SELECT count(*) FROM leader_election.candidates WHERE election = 'torn'"), 0, 'nor who stands');
+is(call("SELECT led, vacant_seconds, term, candidates, paused FROM leader_election.metrics WHERE election = 'torn'"), '0||||',
+	'but that nobody leads');
+is(call("SELECT leader_election.is_leader('torn')"), 'f', 'nor does its leader');
+is($admin->sqlstate_of("SELECT leader_election.leave('torn')"), 'LE003', 'to whom leave() tells that there is none');
+
+# --- A call that asks twice in one statement
+
+call("SELECT leader_election.create_group('twice', 2, max_per_candidate => 2)");
+is(call("SELECT string_agg(concat_ws(' ', a.election, b.election, b.term - a.term), ', ' ORDER BY a.election, b.election)
+		FROM leader_election.acquire_any('twice', 'c') a, leader_election.acquire_any('twice', 'c') b WHERE a.election = b.election"),
+	'twice/1 twice/1 0, twice/2 twice/2 0', 'acquire_any(): what this transaction was granted');
+call("SELECT leader_election.create_group('joined', 1)");
+is(call("SELECT a.election, b.election, b.term - a.term
+		FROM leader_election.join_group('joined', 'admin') a, leader_election.join_group('joined', 'admin') b"),
+	'joined/1|joined/1|0', 'join_group() tells so, too');
 
 # --- The worker hangs: a lease is over, and nobody has noticed.
 
@@ -210,12 +238,17 @@ is($caller->sqlstate_of("SELECT leader_election.alter_election('e', quorum => 1)
 
 # --- The postmaster hangs: it starts no worker.
 
+call("SELECT leader_election.create_election('brief', lease_duration => '100 ms'),
+	leader_election.create_group('briefs', 1, lease_duration => '100 ms')");
 call("SELECT pg_terminate_backend(pid) FROM $WORKERS");
 wait_for($node, $NO_WORKER);
 my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 stop_process($postmaster);
 is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', 'the postmaster hangs: join() works');
 is($caller->sqlstate_of("SELECT leader_election.join('e', 'caller')"), '00000', 'and works again');
+is(call("SELECT leader_election.join('brief', 'admin')"), '', 'a lease that is over when the wait for a worker ends is no grant');
+is(call("SELECT count(*) FROM leader_election.join_group('briefs', 'other')", $other), 0, 'nor is that of a seat');
+is(call("SELECT count(*) FROM leader_election.history WHERE election LIKE 'brief%'"), 2, 'though both had been granted');
 resume_process($postmaster);
 wait_for($node, $ONE_WORKER);
 
@@ -239,6 +272,25 @@ call("SELECT pg_cancel_backend($other_pid)");
 $other->result;
 call("SELECT leader_election.renew('drained', $term)");
 is(call("SELECT yielding FROM leader_election.lease WHERE election = 'drained'"), 't', 'but by the next call');
+
+# A leader that calls join() is asked to yield there, too. If half of its lease is over it is
+# renewed, unless its row is locked.
+call("SELECT leader_election.create_election('joins', lease_duration => '30 s')");
+is(call("SELECT leader_election.join('$_', 'admin')"), 1, "$_, without a worker: leads") foreach qw(asked joins);
+call("SELECT leader_election.drain_candidate('admin', 'asked')");
+is(call("SELECT leader_election.join('asked', 'admin')"), 1, 'asked: and leads still');
+is(call("SELECT yielding FROM leader_election.lease WHERE election = 'asked'"), 't', 'asked: but is to yield');
+call("UPDATE leader_election.lease SET deadline_mono = leader_election._monotonic_clock() + 14500000 WHERE election = 'joins'");
+my $deadline = call("SELECT deadline_mono FROM leader_election.lease WHERE election = 'joins'");
+call($_, $other) foreach 'BEGIN', row(lease => "election = 'joins'");
+is(call("SELECT leader_election.join('joins', 'admin')"), 1, 'joins, whose row is locked: leads still') foreach 1, 2;
+is(call("SELECT deadline_mono FROM leader_election.lease WHERE election = 'joins'"), $deadline, 'joins: is not renewed');
+call('ROLLBACK', $other);
+wait_until(sub {
+		die 'lost' if call("SELECT leader_election.join('joins', 'admin')") ne '1';
+		return call("SELECT deadline_mono > $deadline FROM leader_election.lease WHERE election = 'joins'") eq 't';
+	}, 'a renewal');
+pass('joins: until the row is free');
 
 # Of the calls of one transaction the first begins the epoch, and all leave the rest to
 # later ones.
