@@ -97,8 +97,14 @@ is( elections(),
 $admin->query(
 	q{CREATE FUNCTION leader_election.create_election() RETURNS void
 	  LANGUAGE sql AS '';
+	  CREATE FUNCTION public.create_election(text) RETURNS void
+	  LANGUAGE sql AS '';
+	  CREATE FUNCTION public.create_election(int, int, int, int, int, int, int,
+		int, int, int, int, int, int, int) RETURNS void LANGUAGE sql AS '';
 	  GRANT EXECUTE ON FUNCTION leader_election.create_election() TO candidate});
 try_all('another function', 'candidate', '', 'LE003');
+is(session($node, user => 'creator')->sqlstate_of(q{SELECT leader_election.acquire('another', 'c')}),
+	'00000', 'nor does it take one');
 
 # The privilege may come by a role, and goes when it is revoked.
 my $one = session($node, user => 'candidate',

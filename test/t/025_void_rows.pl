@@ -167,6 +167,7 @@ my @calls = (
 	[ $observer, q{SELECT leader_election.acquire('%s', 'holder')} ],
 	[ $observer, q{SELECT leader_election.renew('%s', 1)} ],
 	[ $observer, q{SELECT leader_election.leave('%s', 'other')} ],
+	[ $observer, q{SELECT leader_election.set_run_done('%s', 'r1')} ],
 	[ $holder, q{SELECT leader_election.is_leader('%s')} ],
 	[ $holder, q{SELECT leader_election.term('%s')} ],
 	[ $holder, q{SELECT leader_election.assert_leader('%s')} ],
@@ -223,6 +224,7 @@ foreach my $kind (@kinds)
 
 	$changes{ join ', ', map { "$_ = NULL" } @columns } = 1;
 	$changes{$kind eq 'session' ? q{kind = 'detached'} : q{kind = 'session'}} = 1;
+	$changes{q{kind = 'another'}} = 1;
 	$changes{q{session_id = 1, backend_pid = NULL}} = 1;
 	$changes{"yielding = true, yield_ordered = true, $_"} = 0 foreach @successor;
 	$changes{"leader = NULL, reserved_mono = deadline_mono, reserved_for = duration, $_"} = 1
@@ -238,6 +240,16 @@ foreach my $kind (@kinds)
 		is_deeply(call_all($kind, sub { spoil($kind, $change) }),
 			[], "$kind: $change: every call");
 	}
+}
+
+# What a call writes into a void row leaves it void.
+foreach my $kind (@kinds)
+{
+	spoil($kind, 'auto_renew = NULL, rank = NULL, progress = NULL');
+	run($super, "SELECT leader_election.set_run_done('$kind', 'r1')");
+	is(run($super, "SELECT run_done, num_nulls(auto_renew, rank, progress), leader_election.leader('$kind') IS NULL
+			FROM leader_election.lease WHERE election = '$kind'"),
+		'r1|3|t', "$kind: written, nobody leads");
 }
 
 # The other tables' columns

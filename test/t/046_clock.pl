@@ -383,6 +383,11 @@ test_step('back', $HOUR, 0);
 cmp_ok(epoch_of_copy('two', 'three'), '>', $epoch,
 	'back: the next epoch is later all the same (G5)');
 
+# A clock that is wrong by decades dates no epoch.
+$epoch = $node->safe_psql('three', 'SELECT max(epoch) FROM leader_election.epoch');
+set_clock(40 * 365 * 24 * $HOUR);
+is(epoch_of_copy('three', 'four'), $epoch + 1, 'in 2066: the next epoch is the one after the last (G5)');
+
 is($always->query("SELECT leader_election.term('always')"),
 	1, 'always: led through all of it, in one term (G4)');
 is( $control->query('SELECT count(*), max(epoch) FROM leader_election.epoch'),

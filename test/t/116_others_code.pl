@@ -204,7 +204,7 @@ foreach my $attached (
 	[ 'an index on a constant', q{CREATE INDEX attached ON %1$s (heir.attack('folded'))} ],
 	[ 'a constraint', 'ALTER TABLE %1$s ADD CONSTRAINT attached CHECK (heir.attack(%2$s) IS NOT NULL)' ],
 	[ 'a constraint on a constant', q{ALTER TABLE %1$s ADD CONSTRAINT attached CHECK (heir.attack('folded') = 'folded')} ],
-	[ 'a generated column', 'ALTER TABLE %1$s ADD COLUMN attached text GENERATED ALWAYS AS (heir.attack(%2$s)) STORED' ],
+	[ 'a generated column', 'ALTER TABLE %1$s ADD COLUMN attached text NOT NULL GENERATED ALWAYS AS (heir.attack(%2$s)) STORED' ],
 	[ 'statistics', 'CREATE STATISTICS heir.attached ON (heir.attack(%2$s)), (1) FROM %1$s' ])
 {
 	my ($what, $attach) = @$attached;

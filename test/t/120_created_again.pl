@@ -257,4 +257,23 @@ wait_for($node, "SELECT count(*) FROM leader_election.announced a
 	WHERE NOT EXISTS (SELECT FROM leader_election.lease l WHERE l.election = a.election)", 0);
 pass('no mark is left without an election');
 
+# The extension is created again while a call waits: the call has begun with tables that
+# are gone.  (One that waits for longer than it may is busy.)
+my $dropper = session($node, name => 'dropper');
+my $late = session($node, name => 'late');
+wait_until(
+	sub {
+		call('BEGIN; DROP EXTENSION leader_election; CREATE EXTENSION leader_election', $dropper);
+		$late->query_async("SELECT leader_election.leader('e')");
+		wait_until(sub { $late->finished
+			|| $dropper->query('SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $late->backend_pid) > 0 },
+			'a call that waits');
+		call('COMMIT', $dropper);
+		$late->result;
+		return $late->sqlstate ne '55P03';
+	},
+	'a call that waits for as long as it may at most');
+like($late->errors, qr/^ERROR:  the elections of this database have been dropped/m, 'the extension is created again: a call that waited fails');
+is($late->sqlstate_of("SELECT leader_election.join('e', 'late')"), '00000', 'and the next one works');
+
 done_testing();

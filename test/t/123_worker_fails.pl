@@ -144,6 +144,28 @@ wait_until(
 	'an election after a call');
 cmp_ok(machine_time() - $start, '<', $left, "a call ends a pause of $left s");
 
+# Of eight elections it says that they wait. When there are more, all are taken to do so.
+my @eight = map { session($node, name => $_, options => $QUIET) } qw(leads follows);
+foreach my $i (1 .. 8)
+{
+	$_->query("SELECT leader_election.join('broken $i', 'c' || pg_backend_pid())") foreach @eight;
+}
+my @ninth = stand('broken 9');
+$super->query('ALTER TABLE leader_election.lease ADD CONSTRAINT c CHECK (public.is_fine(election)) NOT VALID');
+$eight[0]->kill;
+wait_until(
+	sub { $reader->query("SELECT count(*) FROM leader_election.status WHERE election LIKE 'broken _' AND waiting_for = 'worker fails'") eq '8' },
+	'eight elections to wait');
+like(diagnose('well'), qr/^warning\|The worker .* fails/m, 'eight elections wait: in another one that is a warning');
+$ninth[0]->kill;
+wait_until(sub { diagnose('well') =~ /^error\|The worker .* fails/m }, 'all to wait');
+pass('nine elections wait: in each that is an error');
+$super->query('ALTER TABLE leader_election.lease DROP CONSTRAINT c');
+wait_until(
+	sub { $super->query("SELECT count(leader_election.leader(election)) FROM leader_election.election WHERE election LIKE 'broken _'") eq '9' },
+	'leaders of all');
+$_->finish foreach $eight[1], $ninth[1];
+
 # A candidate that elects by its own call ends it, too.
 my @own = stand('broken own');
 $super->query('ALTER TABLE leader_election.lease ADD CONSTRAINT c CHECK (public.is_fine(election)) NOT VALID');

@@ -77,6 +77,39 @@ foreach my $member (
 	alter("$kind $name is back", "ALTER $kind leader_election.other RENAME TO $name");
 }
 
+# --- Another index, or a table that lacks a column, in the place of ours
+
+foreach my $index ('lease (leader)', 'history (acquired_at) WHERE term > 0', 'history USING hash (acquired_at)',
+	'history (acquired_at, term)', 'history ((acquired_at))')
+{
+	my $ok = $index =~ /\(\(/;
+
+	alter("history_acquired_at is on $index", "ALTER INDEX leader_election.history_acquired_at RENAME TO other;
+		CREATE INDEX history_acquired_at ON leader_election.$index");
+	is($one->sqlstate_of("SELECT leader_election.join('index', 'one')"), $ok ? '00000' : '55000', "$index: join()");
+	like($one->errors, qr/"leader_election.history" is not as the extension has made it/, "$index: what") if !$ok;
+	alter('it is back', 'DROP INDEX leader_election.history_acquired_at;
+		ALTER INDEX leader_election.other RENAME TO history_acquired_at');
+}
+
+# --- Something else in the place of the view protocol
+
+foreach my $other ('TABLE %s AS SELECT 1 AS number', 'VIEW %s AS SELECT', q(VIEW %s AS SELECT '1'::text AS number),
+	'VIEW %s AS SELECT NULL::int AS number', 'VIEW %s AS SELECT 0 AS number')
+{
+	my ($kind) = $other =~ /^(\w+)/;
+	my $do = sprintf $other, 'leader_election.protocol';
+
+	alter($other, "ALTER VIEW leader_election.protocol RENAME TO other; CREATE $do");
+	my $new = session($node, name => 'new');
+	is($new->query("SELECT leader_election.is_leader('e', 1)"), 'f', "$other: is_leader()");
+	is($new->sqlstate_of("SELECT leader_election.join('e', 'new')"), '55000', "$other: join()");
+	like($new->errors, qr/speaks protocol -1,/, "$other: why");
+	is($new->query("SELECT leader_election.is_leader('e', 1)"), 'f', "$other: and is_leader() again");
+	$new->finish;
+	alter('it is back', "DROP $kind leader_election.protocol; ALTER VIEW leader_election.other RENAME TO protocol");
+}
+
 # --- NULLs where the table says NOT NULL
 
 if ($super->query("SELECT current_setting('server_version_num')::int >= 180000") eq 't')

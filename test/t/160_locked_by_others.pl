@@ -62,7 +62,10 @@ my @LOCKED = (
 	[ 'its lease', row(lease => "election = 'led'"), "request_yield('led')", 'led' ],
 	[ 'its lease', row(lease => "election = 'g/1'"), "request_yield('g/1', 'next')", 'g/1' ],
 	[ 'its lease', row(lease => "election = 'yields'"), q(renew('yields', metadata => '{"a": 1}')), 'yields', who => $admin ],
+	[ 'a drain', row(drain => "election = 'e'"), "drop_election('e')", 'e' ],
 	[ 'a drain', row(drain => "election = 'e'"), "undrain_candidate('d', 'e')", 'e' ],
+	[ 'the drains of all', "drain_candidate('x')", "undrain_candidate('y')" ],
+	[ 'the drains of all', "drain_candidate('x')", "drain_candidate('y')", undef, undo => "undrain_candidate('y')" ],
 	[ 'a candidate', row(candidate => "election = 'held'"), "leave('held', 'second')", 'held' ],
 	[ 'a candidate, for the key', row(candidate => "election = 'held'", 'KEY SHARE'), "leave('held', 'third')", 'held' ],
 	[ 'the group', row(election_group => "group_name = 'g'"), "alter_group('g', max_per_candidate => 1)", 'g' ],
@@ -73,6 +76,10 @@ my @LOCKED = (
 	[ 'the name', "create_group('drop', 1)", "drop_election('drop')", 'drop' ],
 	[ 'the name', "create_election('g')", "alter_group('g', max_per_candidate => 1)", 'g' ],
 	[ 'the name', "create_group('new', 1)", "create_group('new', 1)", 'new' ],
+	[ 'the name of its group', "create_group('new', 1)", "create_election('new/1')", 'new/1' ],
+	[ 'the table of groups', 'LOCK TABLE leader_election.election_group', "create_election('new/1')", 'new/1' ],
+	[ 'the table of last terms', 'LOCK TABLE leader_election.dropped', "create_election('new')", 'new' ],
+	[ 'the table of last terms', 'LOCK TABLE leader_election.dropped', "drop_election('drop')", 'drop' ],
 	[ 'the table of last terms', 'LOCK TABLE leader_election.dropped', "create_group('new', 1)", 'new' ],
 	[ 'the second election', "drain_candidate('x', 'drop')", "drop_election('drop')", 'drop', before => "drain_candidate('y', 'e')" ],
 	[ 'the second election', "drain_candidate('x', 'e')", "alter_election('e', quorum => 1)", 'e', before => "drain_candidate('y', 'drop')" ],
@@ -124,6 +131,33 @@ foreach my $locked (@LOCKED)
 	call('ROLLBACK', $who) if $sql =~ /^(create|drop)_/;
 	call("SELECT leader_election.$o{undo}") if $o{undo};
 }
+
+# Who waits in a campaign for an election that cannot be made yet, makes it later.
+lock_it('LOCK TABLE leader_election.announced');
+is(call("CALL leader_election.campaign('made later', 'c', '100ms')", $caller), '', 'campaign(), the marks are locked: waits');
+$caller->query_async("CALL leader_election.campaign('made later', 'c')");
+wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $caller_pid AND query LIKE 'CALL %' AND state = 'active'", 1);
+unlock_it('');
+is($caller->result, 1, 'campaign(): until they are not');
+call("SELECT leader_election.leave('made later')", $caller);
+
+# A renewal waits neither for the settings of the election nor to stand again.
+my $seat_term = call("SELECT term FROM leader_election.acquire_any('drops', 'd')");
+my $LASTS = "SELECT expires_at - renewed_at > '9 min' FROM leader_election.lease WHERE election = 'drops/1'";
+call("DELETE FROM leader_election.candidate WHERE candidate = 'd'");
+lock_it('LOCK TABLE leader_election.election');
+is(call("SELECT count(*) FROM leader_election.renew('drops/1', $seat_term)", $caller), 1, 'renew(), the settings are locked: renews');
+unlock_it('');
+is(call($LASTS), 't', 'renew(): for as long as before');
+is(call("SELECT count(*) FROM leader_election.candidate WHERE candidate = 'd'"), 0, 'renew(): and leaves standing again');
+call("SELECT leader_election.renew('drops/1', $seat_term)", $caller);
+is(call("SELECT count(*) FROM leader_election.candidate WHERE candidate = 'd'"), 1, 'renew(): to a later call');
+call("SELECT leader_election.release('drops/1', $seat_term)");
+
+# Where even the version cannot be read: it is not taken for another one.
+lock_it('LOCK TABLE leader_election.protocol');
+is(call('SELECT worker FROM leader_election.server_metrics', $caller), 1, 'server_metrics, the view protocol is locked: answers');
+unlock_it('');
 
 # --- An election that is dropped while a call waits for its lock
 
@@ -189,6 +223,12 @@ is($caller->sqlstate_of("SELECT leader_election.renew('over', $term{over})"), '5
 	'over: whether it was renewed in time cannot be told while its row is locked');
 call('ROLLBACK', $other);
 is(call("SELECT count(*) FROM leader_election.renew('over', $term{over})", $caller), 0, 'over: then it was not');
+call("SELECT leader_election.acquire('held', 'late')");
+call("UPDATE leader_election.candidate SET seen_mono = 0 WHERE candidate = 'late'");
+call($_, $other) foreach 'BEGIN', row(candidate => "candidate = 'late'");
+is($caller->sqlstate_of("SELECT leader_election.join('held', 'late')"), '55P03', 'a name whose last owner is dead, but its row is locked');
+call('ROLLBACK', $other);
+is($caller->sqlstate_of("SELECT leader_election.join('held', 'late')"), '00000', 'is free when it is not');
 is(call("SELECT leader_election.request_yield('filled', 'next') IS NOT NULL"), 't', 'filled: a paused election is reserved');
 is(call("SELECT concat(leader, '|', successor) FROM leader_election.lease WHERE election = 'filled'"), '|next',
 	'filled: after its last leader, whose lease is over');
@@ -252,6 +292,15 @@ is(call("SELECT count(*) FROM leader_election.history WHERE election LIKE 'brief
 resume_process($postmaster);
 wait_for($node, $ONE_WORKER);
 
+# --- The catalog of databases is locked: no worker gets as far as to work.
+
+call("SELECT pg_terminate_backend(pid, 60000) FROM $WORKERS");
+call($_, $other) foreach 'BEGIN', 'LOCK TABLE pg_catalog.pg_database';
+is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', 'a worker that ends as it starts: join() works');
+call('ROLLBACK', $other);
+is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', 'and starts another one later');
+wait_for($node, $ONE_WORKER);
+
 # --- A server without a worker
 
 my $alone = new_server(name => 'alone', streaming => 1,
@@ -299,6 +348,7 @@ my $promoted = PostgreSQL::Test::Cluster->new('promoted');
 $promoted->init_from_backup($alone, 'backup', has_streaming => 1);
 $promoted->start;
 $alone->wait_for_catchup($promoted);
+is(session($promoted, name => 'standby')->query('SELECT leader_election._incarnation() IS NULL'), 't', 'a standby is no incarnation');
 $alone->stop('immediate');
 $promoted->promote;
 $admin = session($promoted, name => 'admin');

@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * no_boot_id.c
- *		For the tests: a library that is loaded into the server before all others,
- *		and has it find no file descriptor for the name of the boot, as long as
- *		the file NO_BOOT_ID (in the environment) exists.
+ *		For the tests: a library that is loaded into the server before all others.
+ *		As long as there is a file NO_BOOT_ID (in the environment), the server
+ *		cannot open the file of /proc that is named there, for the errno that
+ *		follows the name.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,21 +15,30 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static int
 open_as(const char *function, const char *path, int flags, mode_t mode)
 {
 	int			(*real) (const char *, int, ...) = dlsym(RTLD_NEXT, function);
-	const char *switched_on = getenv("NO_BOOT_ID");
+	const char *told = getenv("NO_BOOT_ID");
+	FILE	   *file;
+	char		failing[256];
+	int			error;
+	int			found;
 
-	if (strcmp(path, "/proc/sys/kernel/random/boot_id") == 0 &&
-		switched_on != NULL && access(switched_on, F_OK) == 0)
+	if (strncmp(path, "/proc/", 6) == 0 && told != NULL &&
+		(file = fopen(told, "r")) != NULL)
 	{
-		errno = EMFILE;
-		return -1;
+		found = fscanf(file, "%255s %d", failing, &error);
+		fclose(file);
+		if (found == 2 && strcmp(path, failing) == 0)
+		{
+			errno = error;
+			return -1;
+		}
 	}
 	return real(path, flags, mode);
 }
