@@ -161,6 +161,7 @@ pass('and no worker, where there is no candidate');
 	wait_for_worker('postgres');
 	my $pid = worker_pid('postgres');
 	rename($file, "$file.away") or die "could not rename $file: $!";
+	$control->query("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'plain'");
 	$control->query("SELECT pg_terminate_backend($pid)");
 	wait_for_worker('postgres', $pid);
 	pass('a database that is broken does not concern the others');
@@ -173,6 +174,8 @@ pass('and no worker, where there is no candidate');
 	  slurp_file($node->logfile, $offset) =~ /FATAL:.*base\/$oid/g;
 	cmp_ok($failures, '>=', 1, 'its worker has failed');
 	cmp_ok($failures, '<=', 2, 'but does not go on failing');
+	unlike(slurp_file($node->logfile, $offset), qr/FATAL:.*"plain"/,
+		'no worker tries a database whose DROP DATABASE did not finish');
 	is($leader->query("SELECT leader_election.term('broken')"),
 		'1', 'and nobody has lost a lease');
 	rename("$file.away", $file) or die "could not rename $file: $!";
@@ -206,6 +209,33 @@ pass('and no worker, where there is no candidate');
 		'1', 'and nobody has lost a lease');
 	$leader->kill;
 	$control->kill;
+}
+
+# -- There is no slot for a worker. The launcher says so, and goes by the settings
+# that it is told of.
+
+{
+	my $full = new_server(
+		name => 'full',
+		preload => 1,
+		config => q(
+max_worker_processes = 1
+max_logical_replication_workers = 0
+max_parallel_workers = 0
+));
+	my $SAYS = 'LOG:\s+leader_election: no free background worker slot\n.*HINT:\s+Consider increasing "max_worker_processes"';
+	my $says = sub {
+		my ($prefix) = @_;
+
+		return sub { slurp_file($full->logfile) =~ /^$prefix.*$SAYS/m };
+	};
+
+	wait_until($says->(''), 'the launcher to say that there is no slot');
+	$full->append_conf('postgresql.conf', "log_line_prefix = 'reloaded '");
+	$full->reload;
+	wait_until($says->('reloaded '), 'the launcher to say so again');
+	pass('without a slot, the launcher says so, and follows a reload');
+	$full->stop;
 }
 
 my $start = machine_time();

@@ -54,20 +54,26 @@ my $control = session($node, name => 'control');
 # -- A lease that cannot be renewed ends alone.
 
 {
-	my ($broken, $one) = map { session($node, name => $_) } qw(broken one);
+	my ($broken, $one, $locker) = map { session($node, name => $_) } qw(broken one locker);
 
-	$control->query("SELECT leader_election.create_election('broken', lease_duration => '3 s')");
+	$control->query("SELECT leader_election.create_election('broken', lease_duration => '" . 4 * slowness() . " s')");
 	$broken->query("SELECT leader_election.join('broken', 'broken')");
 	$one->query("SELECT leader_election.join('fine $_', 'one')") foreach 1 .. 3;
+	$control->query("SELECT leader_election.create_election('locked', lease_duration => '" . 9 * slowness() . " s')");
+	$one->query("SELECT leader_election.join('locked', 'one')");
 	$control->query("ALTER TABLE leader_election.lease
 		ADD CONSTRAINT fail CHECK (election <> 'broken') NOT VALID");
+	$locker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'locked' FOR UPDATE");
 	wait_for($node, "SELECT leader_election.leader('broken') IS NULL");
+	$locker->query('ROLLBACK');
+	wait_for($node, "SELECT renewed_at > acquired_at AND term = 1 FROM leader_election.lease WHERE election = 'locked'");
+	pass('so is one whose row was locked, when it is free again');
 	is( $control->query("SELECT string_agg(term::text, ' ') FROM leader_election.history
 			WHERE election LIKE 'fine%' AND ended_at IS NULL"),
 		'1 1 1',
 		'leases are renewed though another one cannot be');
 	$control->query('ALTER TABLE leader_election.lease DROP CONSTRAINT fail');
-	$_->finish foreach $broken, $one;
+	$_->finish foreach $broken, $one, $locker;
 }
 
 # -- A client that dies is noticed while its command goes on, also if that had to

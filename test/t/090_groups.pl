@@ -99,6 +99,26 @@ sub busy_transfer
 	return;
 }
 
+# A session makes these calls, in a transaction that goes on. Returns what undoes them.
+sub hold
+{
+	my ($calls) = @_;
+	my ($gate, $other) = map { session($node, name => $_) } qw(gate other);
+
+	$gate->query('SELECT pg_advisory_lock(4713)');
+	$other->query_async("DO \$\$ BEGIN
+		$calls;
+		PERFORM pg_advisory_xact_lock_shared(4713);
+		RAISE EXCEPTION 'undone';
+		END \$\$");
+	wait_for($node, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . $other->backend_pid);
+	return sub {
+		$gate->query('SELECT pg_advisory_unlock(4713)');
+		$other->result;
+		$_->finish foreach $gate, $other;
+	};
+}
+
 # The seats that a detached candidate was granted: "1 1, 2 1" (seat and term)
 sub acquire_any
 {
@@ -271,6 +291,49 @@ sub seats
 	$_->finish foreach values %m, $gate, $other;
 }
 
+# --- A leader dies, and one is drained, while another session has the group
+
+{
+	group('p', 3);
+	my %m = map { $_ => member('p', $_) } 'a' .. 'd';
+	leaders_soon('p', 'a b c', 'dies: all are led');
+	my $undo = hold("PERFORM leader_election.alter_group('p')");
+	$m{a}->kill;
+	comes_true("reason = 'session ended' FROM leader_election.history WHERE election = 'p/1'",
+		'dies: its term ends without the group (G9)');
+	comes_true("waiting_for = 'worker waits for a lock' FROM leader_election.status WHERE election = 'p/1'",
+		'dies: nobody follows meanwhile, and the view tells why');
+	is(leaders('p'), '- b c', 'dies: the other seats are led');
+	$admin->query("SELECT leader_election.drain_candidate('b', 'p/2')");
+	worker_looks();
+	$undo->();
+	leaders_soon('p', 'd b c', 'dies: afterwards somebody follows');
+	comes_true("yielding AND yield_ordered FROM leader_election.lease WHERE election = 'p/2'",
+		'dies: and who is drained is asked to yield');
+	$_->finish foreach grep { $_->alive } values %m;
+}
+
+# --- Another session has a seat locked: that keeps nobody from another seat.
+
+{
+	group('k', 4);
+	my %m = map { $_ => member('k', $_) } 'a' .. 'c';
+	leaders_soon('k', 'a b c -', 'locked: three are led');
+	my $undo = hold("PERFORM leader_election.pause_election('k/1'), leader_election.pause_election('k/4')");
+	$m{d} = member('k', 'd');
+	comes_true("waiting_for = 'worker waits for a lock' FROM leader_election.status WHERE election = 'k/4'",
+		'locked: nobody is elected there');
+	$m{a}->kill;
+	$m{b}->kill;
+	leaders_soon('k', '- d c -', 'locked: the next one leads another seat (G9)');
+	$undo->();
+	comes_true("reason = 'session ended' FROM leader_election.history WHERE election = 'k/1'",
+		'locked: afterwards the term of the locked one ends');
+	$m{$_} = member('k', $_) foreach qw(e f);
+	leaders_soon('k', 'e d c f', 'locked: and both are filled');
+	$_->finish foreach grep { $_->alive } values %m;
+}
+
 # --- A lease that is over and may yet be renewed
 
 {
@@ -351,6 +414,27 @@ sub seats
 		'seats: raised again, it is kept, and filled anew');
 	is($admin->query("SELECT count(*) FROM leader_election.history WHERE election = 's/3' AND reason = 'dropped'"),
 		0, 'seats: it was not dropped');
+
+	# While a candidate joins another seat, or its own row is locked, a seat is kept.
+	foreach my $lock (q{PERFORM leader_election.join('s/1', 'joins')},
+		q{PERFORM FROM leader_election.candidate WHERE election = 's/3' FOR UPDATE})
+	{
+		my $stays = session($node, name => 'stays');
+		comes_true("leader IS NOT NULL FROM leader_election.lease WHERE election = 's/3'", 'kept: led');
+		stand_as($stays, 's/3', 'stays');
+		alter('s', 'seats => 2');
+		my $undo = hold($lock);
+		comes_true(q{EXISTS (SELECT FROM leader_election.diagnose('s/3')
+			WHERE finding ~ 'worker .* waits for a lock, .*electing in "s/3"')},
+			'kept: the seat is not dropped meanwhile, and diagnose() tells why');
+		is(seats('s'), 's/1 s/2 s/3', "kept: it is there; $lock");
+		$undo->();
+		comes_true("NOT EXISTS (SELECT FROM leader_election.election WHERE election = 's/3')",
+			'kept: but afterwards it is dropped');
+		alter('s', 'seats => 3');
+		join_group($m{$_}, 's', $_) foreach sort keys %m;
+		$stays->finish;
+	}
 
 	# Settings of all seats
 	alter('s', "lease_duration => '5s', quorum => 2, strategy => 'bully'");
@@ -436,6 +520,13 @@ foreach my $call (qw(join_group acquire_any))
 	is(seats('far'), 'far/1 far/2', 'an election beyond the seats is none of them');
 	is($admin->sqlstate_of("SELECT leader_election.alter_group('far', seats => 8)"),
 		'42710', 'and keeps it from having so many');
+	my $seven = candidate('far/7', 'seven');
+	leads_soon('far/7', 'seven', 'and is led by itself');
+	worker_looks();
+	is($admin->query("SELECT string_agg(election, ' ') FROM leader_election.status WHERE election LIKE 'far/%' AND candidates > 0"),
+		'far/7', 'who stands there stands for no seat');
+	$seven->finish;
+	comes_true("leader_election.leader('far/7') IS NULL", 'until that one goes');
 	$admin->query("SELECT leader_election.drop_election('far/7')");
 	is($admin->sqlstate_of("SELECT leader_election.alter_group('far', seats => 8)"),
 		'00000', 'as long as it is there');

@@ -54,6 +54,9 @@ $observer->query("SELECT leader_election.create_election('asked', lease_duration
 $observer->query("SELECT leader_election.create_election(e) FROM (VALUES ('held'), ('vacant')) v (e)");
 is($session{leader}->query("SELECT leader_election.join('held', 'leader')"), 1, 'a session leads');
 is($session{next}->query("SELECT leader_election.join('held', 'next')"), '', 'another one stands');
+$observer->query("SELECT leader_election.create_election('spread', 'spread')");
+is($session{$_}->query("SELECT leader_election.join('spread', '$_')"), $_ eq 'leader' ? 1 : '', "$_ stands where leads are counted")
+  foreach qw(leader next owner);
 is($session{detached}->query("SELECT term FROM leader_election.acquire('asked', 'detached')"),
 	1, 'a detached candidate leads');
 $observer->query("SELECT leader_election.create_election('reserved', 'lowest', '500ms')");
@@ -99,6 +102,10 @@ wait_until(
 	sub { $session{next}->query("SELECT leader_election.is_leader('held')") eq 't' },
 	'the next leader');
 pass('the next candidate leads');
+wait_until(
+	sub { $observer->query("SELECT leader_election.leader('spread') IN ('next', 'owner')") eq 't' },
+	'the next leader where leads are counted');
+pass('also where leads are counted');
 
 # A user's own transaction block waits as its user wants.
 $session{next}->query('BEGIN');

@@ -23,7 +23,7 @@ $node->safe_psql('postgres', q{
 	CREATE FUNCTION is_fine(election text) RETURNS boolean LANGUAGE plpgsql AS $$
 	BEGIN
 		IF election LIKE 'broken%' THEN
-			RAISE EXCEPTION 'no room for "%"', election USING ERRCODE = 'disk_full';
+			RAISE EXCEPTION E'no room\tfor\x7f"%"', election USING ERRCODE = 'disk_full';
 		END IF;
 		RETURN true;
 	END $$});
@@ -99,7 +99,7 @@ is($reader->query("SELECT waiting_for FROM leader_election.metrics WHERE electio
 like(server(q{worker_failing_seconds > 0, worker_failures > 0, worker_retry_seconds <= 5, worker_sqlstate, coalesce(worker_failure, '-')}),
 	qr/^t\|t\|t\|53100\|-$/, 'server_metrics');
 like(diagnose('broken', $super), qr/with SQLSTATE 53100 \(electing in "broken": no room for "broken"\)/,
-	'a superuser is told what the error says');
+	'a superuser is told what the error says, without its control characters');
 is(server('worker_failure', $super), 'electing in "broken": no room for "broken"', 'also in server_metrics');
 like(diagnose('well'), qr/^notice\|"candidate 0" leads.*\n(?:.*\n)*warning\|The worker .* fails/, 'in another election it is a warning');
 
@@ -176,7 +176,7 @@ $super->query('ALTER TABLE leader_election.lease DROP CONSTRAINT c');
 $own[1]->query("SELECT leader_election.join('broken own', 'candidate 1')");
 wait_until(sub { server('worker_failing_seconds') eq '0' }, 'no failure');
 pass('a call that elects ends the trouble');
-is(scalar(() = slurp_file($node->logfile) =~ /\] ERROR:  no room for "broken"$/mg) < 5 ? 1 : 0, 1,
+is(scalar(() = slurp_file($node->logfile) =~ /\] ERROR:  no room\tfor\x7f"broken"$/mg) < 5 ? 1 : 0, 1,
 	'the log does not repeat it again and again');
 
 # -- With what all elections need: an index that somebody has added
