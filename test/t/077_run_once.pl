@@ -138,6 +138,23 @@ is( any("SELECT a.term, b.term, c.term
 		LEFT JOIN leader_election.acquire('statement', 'd1', run => 'b') b ON true
 		LEFT JOIN leader_election.acquire('statement', 'd1') c ON true"),
 	'1||', 'another run is another call');
+is( any("SELECT a.term, b.term
+		FROM leader_election.acquire('same', 'd1', run => 'a', attempts => 1) a
+		LEFT JOIN leader_election.acquire('same', 'd1', run => 'a', attempts => 1) b ON true"),
+	'1|1', 'the same run is granted once, and told twice');
+is(status('same'), 'a|||1', 'to a candidate that goes on standing');
+is( any("SELECT a.term, b.term
+		FROM leader_election.acquire('none, then one', 'd1') a
+		LEFT JOIN leader_election.acquire('none, then one', 'd1', run => 'a') b ON true"),
+	'1|', 'a run is not granted with a term for none');
+
+# --- A request, which is repeated with another run
+
+my $request = ", request => '5c6b0f0e-3f6a-4a52-9d0c-000000000077'";
+is(run('asked', 'd1', 'a', $request), 1, 'a request: granted');
+is(run('asked', 'd1', 'a', $request), 1, 'and once more, if its answer was lost');
+is(run('asked', 'd1', 'b', $request), '', 'but not for another run');
+is(any("SELECT term FROM leader_election.acquire('asked', 'd1'$request)"), '', 'nor for none');
 
 # --- The lease is over, and no later term has begun.
 
@@ -169,6 +186,11 @@ is(run('standing', 'high', '1', ', rank => 9'), '', 'until the run is done');
 is($control->query("SELECT string_agg(candidate, ' ') FROM leader_election.candidates
 		WHERE election = 'standing'"), 'low', 'then it stands no more');
 is(run('standing', 'low', '2', ', rank => 1'), 2, 'and no seat is kept for it');
+is(joins($control, 'standing'), '', 'a session stands');
+is(run('standing', 'control', '1'), '', 'a call by its name is refused for its run');
+is($control->query("SELECT kind FROM leader_election.candidates
+	WHERE election = 'standing' AND candidate = 'control'"), 'session', 'which does not withdraw the session');
+$control->query("SELECT leader_election.leave('standing')");
 $control->query("SELECT leader_election.create_election('quorum', quorum => 2)");
 $control->query("SELECT leader_election.set_run_done('quorum', '5')");
 is(run('quorum', 'd1', '6'), '', 'quorum: one of two');

@@ -136,6 +136,20 @@ finds('g/1', qr/warning\|Process $pid{one} of role "app" holds the lock of group
 $super->query("SELECT pg_cancel_backend($pid{one})");
 $one->result;
 
+# The same, while nobody leads; and locks on what is not ours
+$one->query("SELECT leader_election.create_election('empty')");
+$three->query_async("SELECT leader_election.pause_election('empty'), pg_sleep(60)");
+finds('empty', qr/error\|Process $pid{three} of role "app" holds the lock of election "empty": the leader cannot change\./,
+	'the lock of an election that nobody leads');
+$super->query("SELECT pg_cancel_backend($pid{three})");
+$three->result;
+$super->query($_) for 'BEGIN', 'CREATE TABLE others ()', 'LOCK TABLE others IN SHARE MODE';
+unlike(diagnose('empty'), qr/ holds | commits |SQLSTATE/, 'a lock on a table that is not the extension\'s');
+$super->query('ROLLBACK');
+$super->query('SELECT pg_advisory_lock(93)');
+$two->query_async('SELECT pg_advisory_lock(93), pg_advisory_unlock(93)');
+wait_for($node, 'SELECT count(*) FROM pg_locks WHERE NOT granted', 1);
+
 # A fenced commit hangs. Calls that need the lock give up after a second, and until
 # then it is told.
 my $fenced = session($node, name => 'fenced', options => $QUIET);
@@ -159,7 +173,7 @@ eval {
 			}
 			$told = $reader->query("SELECT severity, finding FROM leader_election.diagnose('e')
 				WHERE finding ~ 'the lock of election' AND (SELECT max(clock_timestamp() - waitstart)
-					FROM pg_locks WHERE NOT granted) < interval '1 s'");
+					FROM pg_locks WHERE NOT granted AND pid = $pid{one}) < interval '1 s'");
 			return $told ne '';
 		},
 		'the commit to be told of', 20);
@@ -167,9 +181,9 @@ eval {
 like($told, qr/^warning\|Process $fenced_pid .* holds the lock of election "e": the leader cannot change\.$/,
 	'a fenced commit that hangs');
 resume_process($fenced_pid);
-$_->result foreach $fenced, $one;
+$super->query('SELECT pg_advisory_unlock(93)');
+$_->result foreach $fenced, $one, $two;
 
-$one->query("SELECT leader_election.create_election('empty')");
 foreach my $table (qw(candidate election_group))
 {
 	$three->query($_) for 'BEGIN', "LOCK TABLE leader_election.$table";
@@ -187,6 +201,9 @@ finds('e', qr/notice\|This database has foreign servers, and the library is not 
 $super->query("ALTER DATABASE postgres SET session_preload_libraries = 'leader_election'");
 my $preloaded = session($node, name => 'preloaded', user => 'reader', options => $NO_WAIT);
 unlike(diagnose('e', $preloaded), qr/foreign servers/, 'not where the library is loaded first');
+$checker->query($_) for 'BEGIN', 'LOCK TABLE pg_foreign_server';
+like(diagnose('e'), qr/"one" leads(?!.*foreign servers)/s, 'nor can it be told while the catalog is locked');
+$checker->query('ROLLBACK');
 $preloaded->finish;
 $super->query('ALTER DATABASE postgres RESET session_preload_libraries; DROP FOREIGN DATA WRAPPER fdw CASCADE');
 
@@ -229,10 +246,17 @@ $doomed->query("SELECT leader_election.join('dead', 'doomed')");
 my $follower = session($node, name => 'follower', user => 'app', options => $QUIET);
 $follower->query("SELECT leader_election.join('late', 'follower')");
 $one->query("SELECT leader_election.create_election('told', channel => 'news', lease_duration => '1 h')");
+
+# A group whose seats will wait for different things
+$one->query("SELECT leader_election.create_group('seats', 3, lease_duration => '1 h')");
+$doomed->query("SELECT leader_election.join('seats/1', 'doomed')");
+$three->query("SELECT leader_election.join('seats/1', 'three')");
+$one->query("SELECT leader_election.acquire('seats/2', 'silent')");
+$one->query("SELECT leader_election.acquire('seats/3', 'own')");
 my $worker = stop_worker($super);
 
 # Time passes: most of the lease of some, and more than that of others.
-foreach my $passed ([ 50, "'late', 'self'" ], [ 90, "'expired', 'own'" ])
+foreach my $passed ([ 50, "'late', 'self'" ], [ 90, "'expired', 'own', 'seats/2'" ])
 {
 	my ($minutes, $elections) = @$passed;
 
@@ -258,6 +282,10 @@ finds('late', qr/warning\|The lease of "one" was last renewed .* ago: .* of 60 m
 	'a lease that is renewed late');
 finds('self', qr/warning\|The lease of "one" was last renewed .* The leader renews it itself, and is late/,
 	'by the leader');
+finds('seats', qr/warning\|Nobody leads "seats\/1": waiting for "the worker"/, 'a seat for which the worker is to elect');
+like(diagnose('seats'), qr/^warning\|Nobody leads "seats\/2": waiting for "no candidates"/m, 'another one waits for candidates');
+like(diagnose('seats'), qr/^warning\|Nobody stands for these seats of group "seats": "seats\/2"\./m,
+	'since the last one does not call any more');
 finds('expired', qr/\w+\|Nobody leads election "expired": the lease of "one", in term \d+, ran out at /,
 	'a lease that has run out');
 finds('own', qr/notice\|Detached candidates that have not called for longer than a lease.*: (?:"\w+", "silent"|"silent", "\w+")\./,
@@ -274,6 +302,11 @@ $worker = stop_worker($super);
 $two->query("SELECT leader_election.leave('g/2')");
 finds('g/2', qr/notice\|Nobody leads election "g\/2": .* The reason: the seat is withdrawn: group "g" has 1 seats by now/,
 	'a seat that is withdrawn');
+$super->query("SELECT leader_election.pause_all('upgrade')");
+finds('g/2', qr/notice\|Nobody leads election "g\/2": .* The reason: the seat is withdrawn/, 'which matters more than a pause');
+like(diagnose('g/2'), qr/^notice\|Of election "g\/2": all elections are paused by role "\w+" .*"upgrade"/m,
+	'which is told as well');
+$super->query('SELECT leader_election.resume_all()');
 $two->kill;
 wait_gone($node, $two);
 finds('stuck', qr/notice\|Nobody leads election "stuck": the session of "two".* The reason: the worker is about to elect/,
@@ -285,10 +318,23 @@ wait_for($node, "SELECT leader_election.leader('stuck')", 'three');
 
 # -- The worker is gone.
 
+$one->query("SELECT leader_election.create_election('$_', initial_delay => '1 h')") for qw(waits deleted);
+$three->query("SELECT leader_election.join('waits', 'three')");
+$super->query("DELETE FROM leader_election.lease WHERE election = 'deleted'");
 $worker = $super->query($WORKER_PID);
 $super->query("SELECT pg_terminate_backend($worker)");
 finds('stuck', qr/warning\|No worker runs in this database: .* Background workers use \d+ of 16 max_worker_processes\.\|Have a candidate call join\(\) or acquire\(\): that starts one/,
 	'no worker');
+my $NONE = qr/warning\|No worker runs in this database/;
+finds('waits', $NONE, 'where somebody waits for a delay');
+finds('deleted', $NONE, 'where the lease row is gone');
+finds('seats', $NONE, 'in a group');
+foreach my $table (qw(election candidate))
+{
+	$checker->query($_) for 'BEGIN', "LOCK TABLE leader_election.$table";
+	finds('waits', $NONE, "where $table cannot be read");
+	$checker->query('ROLLBACK');
+}
 $three->query("SELECT leader_election.leave_all()");
 
 # -- Delays, and why the leadership changes
@@ -357,6 +403,17 @@ finds('handed', qr/notice\|Within the last hour, \d+ of \d+ terms ended by "tran
 $super->query("UPDATE leader_election.history SET reason = 'bored' WHERE election = 'handed' AND reason = 'transferred'");
 finds('handed', qr/notice\|Within the last hour, 3 of 6 terms ended by "another reason": the table history names it\.\|Run: SELECT \* FROM leader_election\.history WHERE election = 'handed'/,
 	'a reason that somebody has written by hand');
+
+# More terms than are read; and none of them
+$one->query("SELECT leader_election.create_election('frequent')");
+$super->query("UPDATE leader_election.lease SET term = 1001 WHERE election = 'frequent';
+	INSERT INTO leader_election.history (election, term, leader, acquired_at, ended_at, reason, kind, role)
+	SELECT 'frequent', n, 'd', now(), now(), 'resigned', 'detached', 'app' FROM generate_series(1, 1001) n");
+is($super->sqlstate, '00000', '1001 terms');
+finds('frequent', qr/\w+\|Within the last hour, 1000 of the last 1000 terms ended by "resigned"/, 'of which 1000 are counted');
+$super->query("DELETE FROM leader_election.history WHERE election = 'frequent'");
+finds('frequent', qr/\w+\|Nobody leads election "frequent": its history does not tell who led last\./,
+	'and no history');
 
 $super->query("DELETE FROM leader_election.lease WHERE election = 'delayed'");
 finds('delayed', qr/error\|Election "delayed" has no lease row/, 'a row that is gone');

@@ -236,6 +236,8 @@ my @pieces = (
 		"ALTER TABLE $LEASE ENABLE ROW LEVEL SECURITY" ],
 	[ 'row security, forced', 'warning', qr/row security of leader_election.election/, qr/roles that observe do not see them/,
 		'ALTER TABLE leader_election.election ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY' ],
+	[ 'row security, only forced', 'warning', qr/row security of leader_election.history/, qr/all rows/,
+		'ALTER TABLE leader_election.history FORCE ROW LEVEL SECURITY' ],
 	[ 'policy', 'warning', qr/policy "a p" on $LEASE/, qr/what it lets through/,
 		qq(ALTER TABLE $LEASE ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 		CREATE POLICY "a p" ON $LEASE USING (public.evil('policy')) WITH CHECK (false)),
@@ -290,6 +292,10 @@ my @pieces = (
 		"CREATE STATISTICS leader_election.s ON (public.evil_text('statistics' || leader)), term FROM $LEASE" ],
 	[ 'child', 'warning', qr/table public.child, which inherits $LEASE/, qr/does not know them/,
 		"CREATE TABLE public.child () INHERITS ($LEASE)", clear => 'DROP TABLE public.child' ],
+	[ 'child, foreign', 'warning', qr/foreign table public.far, which inherits $LEASE/, qr/does not know them/,
+		"CREATE FOREIGN TABLE public.far () INHERITS ($LEASE) SERVER far",
+		before => 'CREATE FOREIGN DATA WRAPPER far; CREATE SERVER far FOREIGN DATA WRAPPER far; GRANT USAGE ON FOREIGN SERVER far TO app',
+		clear => 'DROP FOREIGN DATA WRAPPER far CASCADE' ],
 	[ 'parent', 'warning', qr/table public.parent, which is inherited by $LEASE/, qr/read and write the extension's rows/,
 		qq(CREATE TABLE public.parent (leader text COLLATE "C"); ALTER TABLE $LEASE INHERIT public.parent),
 		clear => 'DROP TABLE public.parent' ],
@@ -322,11 +328,16 @@ my @pieces = (
 	[ 'cast, which has no owner', 'warning', qr/cast \(public\.pair AS \S+\), as a part of the extension/, qr/Dumps do not contain it/,
 		'CREATE TYPE public.pair AS (a int, b int); CREATE CAST (public.pair AS text) WITH INOUT;
 		ALTER EXTENSION leader_election ADD CAST (public.pair AS text)', super => 1, clear => 'DROP TYPE public.pair CASCADE' ],
+	[ 'another schema', 'warning', qr/schema another, as a part of the extension/, qr/Dumps do not contain it/,
+		'CREATE SCHEMA another; ALTER EXTENSION leader_election ADD SCHEMA another', clear => 'DROP SCHEMA another' ],
 	[ 'settings of a function', 'warning', qr/procedure leader_election.campaign\(.*\) was given SET/, qr/a procedure fails/,
 		q(ALTER PROCEDURE leader_election.campaign SET search_path = ''), is_routine => 1 ],
 );
+push @pieces, [ 'column, computed when it is read', 'notice', qr/column c of $LEASE/, qr/It is computed when it is read/,
+	"ALTER TABLE $LEASE ADD COLUMN c text GENERATED ALWAYS AS (upper(leader)) VIRTUAL" ]
+  if $app->query('SHOW server_version_num') >= 180000;
 
-# Others that only read a table are no additions.
+# Others that only read a table, or name it, are no additions.
 $app->query(q{CREATE VIEW public.mine AS SELECT * FROM leader_election.history;
 	CREATE MATERIALIZED VIEW public.kept AS SELECT * FROM leader_election.history;
 	CREATE FUNCTION public.reads() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM leader_election.lease; END;
@@ -335,7 +346,10 @@ $app->query(q{CREATE VIEW public.mine AS SELECT * FROM leader_election.history;
 	CREATE POLICY p ON public.guarded USING (EXISTS (SELECT FROM leader_election.lease));
 	CREATE TRIGGER only_leader BEFORE INSERT ON public.guarded FOR EACH STATEMENT
 		EXECUTE FUNCTION leader_election.only_leader('e');
-	CREATE TABLE public.rows OF leader_election.lease_grant});
+	CREATE TABLE public.rows OF leader_election.lease_grant;
+	CREATE TABLE public.names (r oid DEFAULT 'leader_election.lease'::regclass, CHECK (r <> 'leader_election.lease'::regclass));
+	ALTER DEFAULT PRIVILEGES IN SCHEMA leader_election GRANT SELECT ON TABLES TO reader});
+is($app->sqlstate, '00000', 'others read the tables');
 if ($app->query('SHOW server_version_num') >= 190000)
 {
 	$app->query('CREATE PROPERTY GRAPH public.graph VERTEX TABLES (leader_election.lease KEY (election))');

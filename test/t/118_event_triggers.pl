@@ -300,6 +300,14 @@ foreach my $case (@undone)
 	$node->safe_psql('postgres', "DROP DATABASE $db WITH (FORCE)");
 }
 
+# What a superuser has given to the extension, or taken from it, before an update stays so.
+my $given = database_to_update('CREATE TABLE public.given (); ALTER EXTENSION leader_election ADD TABLE public.given;
+	ALTER EXTENSION leader_election DROP TABLE leader_election.drain');
+$node->safe_psql($given, 'ALTER EXTENSION leader_election UPDATE');
+updated_ok($given, 'update: of other members');
+like($node->safe_psql($given, "SELECT leader_election.create_election('e'); SELECT finding FROM leader_election.diagnose('e')"),
+	qr/^Not the extension's: table public\.given, as a part of the extension\./m, 'update: of other members: diagnose() names them');
+
 # Of a table that the library does not know, nothing but this is refused.
 my ($beside) = grep { $_->[0] eq 'table beside' } @refused;
 my $to_update = database_to_update($beside->[1]);

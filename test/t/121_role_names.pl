@@ -156,12 +156,20 @@ run("$RIGHTS; CREATE ROLE team");
 	is(call('other', "join('roles', 'two')"), '42501',
 		'candidate_role: members of another role by its name may not');
 	like($said, qr/members of role "team_new"/, 'candidate_role: and are told of which role');
+	create('vacant roles', 'race', "candidate_role => 'team_new', $LONG");
 	run('DROP ROLE team_new');
 	is(call('other', "join('roles', 'two')"), '42704', 'candidate_role: dropped, it admits nobody');
 	like($said, qr/candidate_role "team" of election "roles" was dropped.*alter_election/s,
 		'candidate_role: and that is said, and what to do');
 	like(remedies('roles'), qr/candidate_role "team".*was dropped.*alter_election/s,
 		'candidate_role: diagnose() says so, too');
+	foreach my $vacant (0, 1)
+	{
+		my ($election, $severity) = $vacant ? ('vacant roles', 'error') : ('roles', 'warning');
+
+		is($admin->query("SELECT severity FROM leader_election.diagnose('$election') WHERE finding LIKE 'Nobody can stand%'"),
+			$severity, "candidate_role: which is worse while nobody leads: $severity");
+	}
 	run("SELECT leader_election.alter_election('roles', candidate_role => 'team')");
 	is(call('other', "join('roles', 'two')"), '', 'candidate_role: another one may be named');
 	$session->finish;

@@ -133,6 +133,13 @@ sub count_of
 is($session{admin}->acquire('same', 'd6'), '1', 'same: leads');
 is($session{one}->query("RESET SESSION AUTHORIZATION; SELECT count(*) FROM leader_election.acquire('same', 'd7')"),
 	'0', "same: in vain, $_") foreach 1 .. 3;
+is($session{one}->query("CREATE TABLE written (what text);
+	WITH w AS (INSERT INTO written VALUES ('beside') RETURNING what)
+		SELECT count(a.term) FROM w LEFT JOIN leader_election.acquire('same', 'd7') a ON true"),
+	'0', 'same: in vain, beside a write');
+is($session{one}->sqlstate_of("SET ROLE app; SELECT leader_election.acquire('same', 'd7')"),
+	'LE004', 'same: another role by the same name is told that it is in use');
+$session{one}->query('RESET ROLE');
 is($session{one}->query("SELECT leader_election.release('same', 1),
 		(SELECT count(*) FROM leader_election.acquire('same', 'd7'))"),
 	't|1', 'same: elected in the statement that has released it');

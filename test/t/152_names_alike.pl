@@ -53,6 +53,26 @@ is_alike('Orders', '"orders"', '... the other way round');
 is_alike("\xc3\xa4rzte", "\"\xc3\x84rzte\"", '... of letters beyond ASCII');
 is_alike('two words', '"two  words"', 'two blanks for one, and not none for one');
 is_alike('mail', "\"ma${ZERO_WIDTH}il\", \"mail$NBSP\"", 'white space that nobody sees');
+
+# All white space, and what takes no room, as PostgreSQL's names have it: in quotes
+my ($alone, $between) = ('spaced', 'un spaced');
+$psql->query("SELECT leader_election.create_election('$_')") foreach $alone, $between;
+foreach my $code (0x9 .. 0xd, 0x85, 0xa0, 0x1680, 0x2000 .. 0x200b, 0x2028, 0x2029, 0x202f, 0x205f, 0x2060, 0x3000, 0xfeff)
+{
+	my $takes_room = $code != 0x200b && $code != 0x2060 && $code != 0xfeff;
+	my $name = $takes_room ? "un' || chr($code) || 'spaced" : "spa' || chr($code) || 'ced";
+	my $like = $takes_room ? $between : $alone;
+
+	$psql->query("SELECT leader_election.create_election('$name')");
+	like(alike($like), qr/^warning\|The name differs only by case or white space from these: ".*"\./s, sprintf('U+%04X', $code));
+	$psql->query("SELECT leader_election.drop_election('$name')");
+	is(alike($like), '', '... and not without it');
+}
+foreach my $code (0x86, 0x1681, 0x1fff, 0x2010, 0x202a, 0x2058, 0x3001)
+{
+	$psql->query("SELECT leader_election.create_election('un' || chr($code) || 'spaced')");
+	is(alike($between), '', sprintf('U+%04X is no white space', $code));
+}
 $psql->query("SELECT leader_election.create_election(E'\\treports \\n')");
 is_alike('reports', '"\\treports \\n"', 'white space around a name, as the log shows it');
 like($psql->query("SELECT remedy FROM leader_election.diagnose('reports') WHERE finding LIKE 'The name differs %'"),
@@ -66,6 +86,17 @@ is_alike('shards', '"Shards"', 'a group like another one');
 is_alike('shards/2', '"Shards/2"', '... and their seats');
 $psql->query("SELECT leader_election.create_election('SHARDS')");
 is_alike('shards', '"SHARDS", "Shards"', 'an election like a group');
+
+# -- In another encoding, letters are bytes: one that is a space in UTF-8 is none there.
+
+$psql->query(q(CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'));
+is($psql->sqlstate, '00000', 'a database with another encoding');
+my $latin = session($node, name => 'latin', dbname => 'latin', options => '-c client_min_messages=warning -c client_encoding=UTF8');
+$latin->query('CREATE EXTENSION leader_election');
+$latin->query("SELECT leader_election.create_election('$_')") foreach ('mail', "mail$NBSP", "\xc3\xa4rzte", "\xc3\xa4Rzte");
+is_alike('mail', '', 'LATIN1: white space of one byte is not known', $latin);
+is_alike("\xc3\xa4rzte", "\"\xc3\xa4Rzte\"", '... but case is', $latin);
+$latin->finish;
 
 # -- What is unknown; what is locked; a standby
 
