@@ -14,6 +14,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker;
@@ -244,6 +245,55 @@ sub renewed_with
 	s/^\n*// foreach $before, $after;
 	cmp_ok(($after - $before) / 20, '<', 10, 'leader() does not look at all of them');
 	$_->finish foreach $leader, $reader;
+}
+
+# -- More leases than one transaction renews, and wake-ups all the time. All are kept, also
+# by a worker that is late, and a leader that dies meanwhile is replaced.
+{
+	my $MANY = 1300;
+	my $LEASE = int(4000 * slowness());
+	my ($leader, $mortal, $heir) = map { session($node, name => $_) } qw(leader mortal heir);
+	my $wake = sub {
+		my $wakes = session($node, name => 'wakes', options => '-c log_min_messages=error');
+
+		$wakes->query_async(q{DO $$ BEGIN
+			FOR i IN 1 .. 1000000 LOOP
+				PERFORM leader_election.acquire('wakes', 'w');
+				PERFORM leader_election.release('wakes', term) FROM leader_election.lease WHERE election = 'wakes';
+				COMMIT;
+				PERFORM pg_sleep(0.002);
+			END LOOP; END $$});
+		return $wakes;
+	};
+	my $LEAST = "SELECT min(renewed_at - acquired_at) > interval '%d ms' FROM leader_election.lease
+		WHERE election LIKE 'many %%'";
+
+	$observer->query("SELECT leader_election.create_election('mortal', lease_duration => '1h')");
+	$mortal->query("SELECT leader_election.join('mortal', 'mortal')");
+	$heir->query("SELECT leader_election.join('mortal', 'heir')");
+	foreach my $part (0 .. 12)
+	{
+		my $i = "generate_series($part * 100 + 1, $part * 100 + 100) i";
+
+		$observer->query("SELECT count(leader_election.create_election('many ' || i, lease_duration => '$LEASE ms')) FROM $i");
+		is($leader->query("SELECT count(leader_election.join('many ' || i, 'leader')) FROM $i"), 100, 'leads more');
+	}
+	wait_for($node, sprintf($LEAST, $LEASE / 3));
+	my $wakes = $wake->();
+	wait_for($node, sprintf($LEAST, $LEASE));
+	$mortal->kill;
+	wait_for($node, "SELECT leader = 'heir' FROM leader_election.lease WHERE election = 'mortal'");
+	$observer->query('SELECT pg_terminate_backend(' . $wakes->backend_pid . ', 60000)');
+	my $worker = stop_worker($observer);
+	wait_for($node, "SELECT leader_election._monotonic_clock() > max(deadline_mono) - $LEASE * 500
+		FROM leader_election.lease WHERE election LIKE 'many %'");
+	$wakes = $wake->();
+	resume_process($worker);
+	wait_for($node, sprintf($LEAST, 2.5 * $LEASE));
+	is($leader->query("SELECT count(*) FROM generate_series(1, $MANY) i WHERE leader_election.term('many ' || i) = 1"),
+		$MANY, "$MANY leases are renewed in time");
+	$observer->query('SELECT pg_terminate_backend(' . $wakes->backend_pid . ', 60000)');
+	$_->finish foreach $leader, $heir;
 }
 
 $observer->finish;
