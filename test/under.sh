@@ -141,8 +141,8 @@ show_reports_load() {
 
 # Each test has counts of its own, so that it is known what it reaches: processes
 # write them, as they exit, into the folder that GCOV_PREFIX names.  One that calls
-# _exit(), as all do when a server stops at once, has them written by a preloaded library.
-# One that is killed writes nothing.  So at the end of a test its servers stop as fast as
+# _exit(), as all do when a server stops at once, has them written by a preloaded library;
+# so has a pg_leader that a signal ends.  One that is killed writes nothing.  So at the end of a test its servers stop as fast as
 # they can: nothing would be known of what hangs.
 # test/coverage reads $COVERAGE, which outlives $WORK.
 build_under_coverage() {
@@ -160,17 +160,49 @@ build_under_coverage() {
 	cat >"$UNDER/exit.c" <<-'END'
 		#define _GNU_SOURCE
 		#include <dlfcn.h>
+		#include <errno.h>
+		#include <signal.h>
+		#include <string.h>
 		#include <sys/syscall.h>
 		#include <unistd.h>
 
-		void _exit(int code)
+		static void write_all(void)
 		{
 			void (*write_counts)(void) = dlsym(RTLD_DEFAULT, "write_counts");
 
 			if (write_counts)
 				write_counts();
+		}
+
+		void _exit(int code)
+		{
+			write_all();
 			syscall(SYS_exit_group, code);
 			__builtin_unreachable();
+		}
+
+		int raise(int signo)
+		{
+			if (signo != SIGSTOP)
+				write_all();
+			return kill(getpid(), signo);
+		}
+
+		__attribute__((constructor)) static void watch_signals(void)
+		{
+			static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE};
+			struct sigaction now;
+
+			if (strcmp(program_invocation_short_name, "pg_leader") != 0)
+				return;
+			for (int i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+			{
+				if (sigaction(ends[i], NULL, &now) != 0 || now.sa_handler != SIG_DFL)
+					continue;
+				now.sa_handler = (void (*)(int)) raise;
+				now.sa_flags = SA_RESETHAND | SA_NODEFER;
+				(void) sigaction(ends[i], &now, NULL);
+			}
 		}
 	END
 	cc -shared -fPIC -o "$UNDER/exit.so" "$UNDER/exit.c" -ldl

@@ -264,14 +264,16 @@ foreach my $mode (qw(detached session))
 SKIP:
 {
 	my @unshare = qw(unshare --user --map-current-user --pid --fork --mount-proc --kill-child);
-	skip 'no process namespace can be made', 3 if system("@unshare true 2>/dev/null") != 0;
+	skip 'no process namespace can be made', 4 if system("@unshare true 2>/dev/null") != 0;
 
 	my $out = '';
+	local @ENV{qw(KUBERNETES_SERVICE_HOST POD_NAME)} = ('10.0.0.1', 'mailer-0');
 	my $run = IPC::Run::start([ @unshare, 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'first', '--', 'sh', '-c',
 			'(sh -c "sleep 0.1; : >' . $dir . '/gone" & exec sleep 0) & trap "exit 9" TERM; cat /proc/1/comm; until [ -e ' . $dir . '/gone ]; do sleep 0.05; done; while cat /proc/[0-9]*/stat | grep -q ") Z "; do sleep 0.05; done; echo looked; while :; do sleep 0.05; done' ],
 		'<', \undef, '>', \$out);
 	wait_until(sub { $run->pump_nb; $out =~ /looked/ }, 'a process that was left to it to be gone, and no zombie');
 	is($out, "pg_leader\nlooked\n", 'process 1, and no zombies');
+	is($sql->query("SELECT leader_election.leader('first')"), 'mailer-0', "it has the pod's name, which has one candidate");
 	my ($first) = descendants($run->{KIDS}[0]{PID});
 	is(kill('TERM', $first), 1, 'is told to end');
 	$run->finish;

@@ -74,7 +74,7 @@ pid_t fork(void)
 ));
 	skip 'no compiler', 2 if system("cc -shared -fPIC -o $library $source -ldl 2>/dev/null") != 0;
 	$sql->query("SELECT leader_election.create_election('late', lease_duration => '1 s')");
-	local $ENV{LD_PRELOAD} = $library;
+	local $ENV{LD_PRELOAD} = join(' ', $library, $ENV{LD_PRELOAD} // ());
 	# The guardian must not be what prevents it.
 	my $one = pg_leader($node, '-e', 'late', '--', 'sh', '-c', "echo ran >$dir/late");
 	wait_until(sub { $one->guardian && descendants($one->guardian) }, 'the command to be');

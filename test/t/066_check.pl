@@ -420,6 +420,27 @@ SKIP:
 
 # --- the checker is killed, or stopped
 
+# ... of a candidate that stands
+{
+	my $leader = pg_leader($node, '-e', 'idle', '-n', 'a', '--', 'sleep', '600');
+	wait_for_leader('idle', 'a');
+	my $one = pg_leader($node, '-e', 'idle', '-n', 'b', check('idle'), '--', 'sleep', '600');
+
+	wait_until(sub { standing('idle') eq 'a b' }, 'both to stand');
+	foreach (1 .. 3)
+	{
+		my $pid = checker($one);
+
+		kill('KILL', $pid);
+		wait_until(sub { (checker($one) // $pid) != $pid }, 'another checker');
+	}
+	$leader->signal('TERM');
+	wait_for_leader('idle', 'b');
+	pass('a candidate whose checker is killed has another one, and is elected');
+	$one->signal('TERM');
+	$_->exit_code foreach $leader, $one;
+}
+
 {
 	my $e = 'checker';
 	my $one = pg_leader($node, '-e', $e, '-n', 'a', check($e), '--forever', worker("$dir/$e", 'stubborn', 'family'));

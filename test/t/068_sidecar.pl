@@ -8,6 +8,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
+use IO::Socket::IP;
 use JSON::PP;
 use LeaderElection;
 use MachineTime;
@@ -98,9 +99,26 @@ foreach my $case ([ '', '0100007F' ], [ ':', '0100007F' ], [ 'localhost:', '0100
 		$expected = '' if $host =~ /\[/ && $one->ended && $one->output =~ /could not listen/;
 		is($found, $expected, "--http=${host}PORT: listens there, and nowhere else");
 		next if $one->ended;
+		if ($host eq '[::1]:')
+		{
+			my $socket = IO::Socket::IP->new(PeerAddr => '::1', PeerPort => $port);
+
+			send_request($socket, '/leader');
+			is(read_reply($socket, \my $buffer)->{status}, 503, '... and replies there');
+		}
 		$one->signal('TERM');
 		is($one->exit_code, 143, 'ended while it stands');
 	}
+}
+
+# A name that is no UTF-8, as metrics have to be
+{
+	my $one = sidecar('host=/no-such-place', '-e', 'e', '-n', "caf\xE9!", "--http=$port");
+
+	wait_for_reply($port, 503);
+	like(get($port, '/metrics')->{body}, qr/^pg_leader_leading\{election="e",candidate="caf\?!"\} 0$/m, 'bytes that are no UTF-8');
+	$one->signal('TERM');
+	$one->exit_code;
 }
 
 # --- replies

@@ -369,6 +369,19 @@ is((write_html('/dev/null'))[0], 0, 'a device');
 ok(-c '/dev/null', 'is still one');
 is(files(), join(' ', sort(split(' ', $before), 'closed')), 'nothing is left');
 
+# --- more leaders than chips, and more elections that nobody led than are named
+
+$node->safe_psql('postgres', q{
+	INSERT INTO leader_election.history SELECT 'crowd', i, 'leader ' || i, now() - interval '2 h', now() - interval '1 h',
+		'resigned', NULL, 'detached', 'app' FROM generate_series(1, 63) i;
+	SELECT count(leader_election.create_election('never ' || i)) FROM generate_series(1, 101) i});
+$said = page('-e', 'crowd');
+is(scalar(@{ $said->{rows} }), 63, 'a crowd: all terms are in the table');
+like($said->{page}, qr{<li class="quiet">and 3 more</li>\n</ul>}, '... 60 leaders have chips');
+my ($never) = page()->{page} =~ m{<p class="never">(.*?)</p>}s;
+is(scalar(() = $never =~ /<bdi>/g), 100, 'so many elections that nobody led are named');
+like($never, qr/, and more\.\z/, '... and more');
+
 # --- the command line
 
 foreach my $wrong ([ 'exclude each other', '-e', 'e', '--html', '-', '--json' ], [ 'has no name', '--html', '' ], ['no election is named'])

@@ -397,6 +397,7 @@ SKIP:
 foreach my $case (
 	[ qr/^HOST-\d+-[0-9a-f]{4}$/, {} ],
 	[ qr/^mailer-5f7c-\d+$/, { KUBERNETES_SERVICE_HOST => '10.0.0.1', POD_NAME => 'mailer-5f7c', HOSTNAME => 'other' } ],
+	[ qr/^HOST-\d+-[0-9a-f]{4}$/, { KUBERNETES_SERVICE_HOST => '10.0.0.1', POD_NAME => '', HOSTNAME => '' } ],
 	[ qr/^mailer-6f7c-\d+$/, { KUBERNETES_SERVICE_HOST => '10.0.0.1', HOSTNAME => 'mailer-6f7c' } ])
 {
 	my ($name, $env) = @$case;

@@ -22,8 +22,8 @@ my $connstr = $node->connstr('postgres');
 
 $super->query("SELECT leader_election.create_election('e', lease_duration => '$LEASE s')");
 
-# What runs in the background of a script ignores SIGINT, and so would the command.
-$SIG{INT} = 'DEFAULT';
+# What runs in the background of a script ignores these, and so would the command.
+$SIG{$_} = 'DEFAULT' foreach qw(INT QUIT);
 my ($in, $out) = ('', '');
 my $shell = IPC::Run::start([qw(env PS1=prompt> TERM=dumb bash --norc --noprofile -i)],
 	'<pty<', \$in, '>pty>', \$out);
@@ -57,9 +57,11 @@ sub has_terminal
 # Has the shell run it in the foreground: pg_leader and its guardian.
 sub start_in_foreground
 {
+	my ($script, @options) = @_;
 	my ($pid, $guardian);
 
-	$in .= "pg_leader run -d '$connstr' -e e -n c -- sh -c 'echo ru''ns; exec sleep 1000'\n";
+	$script //= "echo ru''ns; exec sleep 1000";
+	$in .= "pg_leader run -d '$connstr' -e e -n c @options -- sh -c '$script'\n";
 	shows(qr/runs/);
 	($pid) = grep { slurp_file("/proc/$_/comm") eq "pg_leader\n" } descendants($shell_pid);
 	($guardian) = grep { slurp_file("/proc/$_/comm") eq "leader_guardian\n" } descendants($pid);
@@ -79,6 +81,8 @@ sub shell_says
 }
 
 shows(qr/prompt>/);
+$in .= "ulimit -c 0\n";    # Ctrl-\ leaves no core
+shows(qr/prompt>/);
 
 # --- keys
 
@@ -87,17 +91,36 @@ ok(!has_terminal($shell_pid) && !has_terminal($leader), 'the command has the ter
 $in .= "\cC";
 shell_says(130, 'Ctrl-C ends the command');
 
-($leader) = start_in_foreground();
-my ($command) = grep { slurp_file("/proc/$_/comm") eq "sleep\n" } descendants($leader);
+($leader) = start_in_foreground("trap \"echo con''tinued\" CONT; echo ru''ns; while :; do sleep 0.1; done");
 $in .= "\cZ";
-shows(qr/\^Z/);
-wait_until(sub { slurp_file("/proc/$command/stat") =~ /\) [SR] / }, 'the command to go on after Ctrl-Z');
+shows(qr/\^Z.*continued/s);
 $in .= "\cC";
 shell_says(130, 'Ctrl-Z does not stop it');
 
+# Ctrl-C and Ctrl-\ reach the command alone, and yet nothing is started once more.
+foreach my $key ([ "\cC", 130, 'Ctrl-C' ], [ "\c\\", 131, 'Ctrl-\\' ])
+{
+	start_in_foreground(undef, '--forever');
+	$in .= $key->[0];
+	shell_says($key->[1], "$key->[2] ends --forever, too");
+}
+
+# SIGSTOP stops it, and it stays so until it is told to end.
+($leader, my $guardian) = start_in_foreground();
+stop_process($_) foreach descendants($guardian);
+kill('TERM', $leader);
+shell_says(143, 'a command that is stopped');
+
+# A command that ends otherwise is started once more.
+($leader, $guardian) = start_in_foreground(undef, '--forever');
+kill('KILL', descendants($guardian));
+shows(qr/runs/);
+$in .= "\cC";
+shell_says(130, 'until Ctrl-C');
+
 # --- the ends of others
 
-($leader, my $guardian) = start_in_foreground();
+($leader, $guardian) = start_in_foreground();
 kill('KILL', $guardian);
 shell_says(121, 'the guardian is killed');
 

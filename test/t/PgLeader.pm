@@ -147,8 +147,8 @@ sub run_pg_leader
 	return wantarray ? ($code, $one->output) : $code;
 }
 
-# Compiles NAME.c, which is beside this file, into a library for LD_PRELOAD: its
-# file.
+# Compiles NAME.c, which is beside this file, into a library: what LD_PRELOAD is to be,
+# with what it is already.
 sub preload
 {
 	my ($name) = @_;
@@ -157,7 +157,7 @@ sub preload
 	my $compiler = (split ' ', `$pg_config --cc`)[0];
 
 	system_or_bail($compiler, '-shared', '-fPIC', '-o', $library, dirname(abs_path(__FILE__)) . "/$name.c", '-ldl');
-	return $library;
+	return join(' ', $library, $ENV{LD_PRELOAD} // ());
 }
 
 # Runs another subcommand to its end: exit code (128 and the signal's number if
