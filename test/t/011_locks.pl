@@ -635,6 +635,77 @@ END
 	$_->finish foreach $one, $two;
 }
 
+# A candidate that sits out is elected by its own call only: that waits for a row.
+{
+	my $alone = session($node, name => 'alone');
+
+	is($alone->query("SELECT leader_election.join('alone', 'alone')"), 1, 'alone: leads');
+	is($alone->query("SELECT leader_election.resign('alone')"), 't', 'alone: gives up');
+
+	# The call waits for a second at most: where the machine was slower, once more.
+	my $term = '';
+	foreach (1 .. 10)
+	{
+		$locker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'alone' FOR UPDATE");
+		$alone->query_async("SELECT leader_election.join('alone', 'alone')");
+		wait_until(
+			sub {
+				return $alone->finished || $control->query("SELECT wait_event_type = 'Extension' FROM pg_stat_activity
+					WHERE state = 'active' AND pid = " . $alone->backend_pid) eq 't';
+			},
+			'the call to wait');
+		$locker->query('ROLLBACK');
+		$term = $alone->result;
+		last if $term ne '';
+	}
+	is($term, 2, 'alone: leads again, once the row is free');
+	$alone->finish;
+}
+
+# The row of the leader whose lease has run out, since no worker has renewed it: where it
+# need not be written, nobody waits for it.
+foreach my $delay ('0', '1 h')
+{
+	my $e = "set back, $delay";
+	my ($first, $next) = map { session($node, name => $_) } qw(first next);
+	my $join = "SELECT leader_election.join('$e', 'next', 1)";
+
+	$control->query("SELECT leader_election.create_election('$e', 'lowest', lease_duration => '@{[ 2 * slowness() ]} s', preempt_delay => '$delay')");
+	cmp_ok($first->query("SELECT leader_election.join('$e', 'first', 2)"), '>', 0, "$e: one leads");
+	my $worker = stop_worker($control);
+	is($next->query($join), '', "$e: another one stands");
+	wait_for($node, "SELECT deadline_mono < leader_election._monotonic_clock()
+		FROM leader_election.lease WHERE election = '$e'");
+	$locker->query("BEGIN; SELECT FROM leader_election.candidate WHERE election = '$e' AND candidate = 'first' FOR UPDATE");
+	my $term = $next->query($join);
+	$locker->query('ROLLBACK');
+	if ($delay eq '0')
+	{
+		cmp_ok($term, '>', 0, "$e: and leads");
+	}
+	else
+	{
+		is($term, '', "$e: and waits, for the time that the first one has stood is to begin anew");
+		cmp_ok($next->query($join), '>', 0, "$e: but leads once that can be written");
+	}
+	is( $control->query(
+			"SELECT stood_mono > place_mono FROM leader_election.candidate WHERE election = '$e' AND candidate = 'first'"),
+		$delay eq '0' ? 'f' : 't', "$e: whether it was");
+	resume_process($worker);
+	$_->finish foreach $first, $next;
+}
+
+# While the lease cannot be read, nobody can tell who leads.
+is($control->acquire('unread', 'c'), 1, 'unread: led');
+lock_tables('lease');
+foreach my $call ("'unread'", "'unread', 1")
+{
+	is($control->sqlstate_of("SELECT leader_election.assert_leader($call)"), '55P03',
+		"unread: assert_leader($call) is busy");
+}
+$locker->query('ROLLBACK');
+is($control->sqlstate_of("SELECT leader_election.assert_leader('unread', 1)"), '00000', 'unread: it is led');
+
 # A client that has left may be gone a moment before its backend.
 wait_for(
 	$node,

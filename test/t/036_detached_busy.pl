@@ -86,6 +86,24 @@ serve();
 	$_->finish foreach $locker, @callers;
 }
 
+# -- A leader that is asked to yield says something of itself. While its row is locked,
+# that is busy.
+
+{
+	my $locker = session($node, name => 'locker');
+	my $says = q{SELECT yielding FROM leader_election.renew('says', 1, metadata => '{"a": 1}')};
+
+	create_election('says', 60_000_000);
+	is(acquire('says', 'd1'), 1, 'says: leads');
+	any("SELECT leader_election.request_yield('says')");
+	$locker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'says' FOR UPDATE");
+	is($control->sqlstate_of($says), '55P03', 'says: busy, and not over');
+	$locker->query('ROLLBACK');
+	is($control->query($says), 't', 'says: it still yields');
+	is($control->query("SELECT metadata FROM leader_election.lease WHERE election = 'says'"), '{"a": 1}', 'says: what it has said');
+	$locker->finish;
+}
+
 # -- A lease that was renewed in time is led on, although its deadline passes before
 # that transaction commits. Until then nobody is told that it is over, nor can its
 # election be dropped.
@@ -258,6 +276,46 @@ serve();
 		'<', 700_000, 'crowd: nor had anybody to wait long (G9)');
 	cmp_ok(lease('crowd')->{term}, '>', 10, 'crowd: while terms went by');
 	resume_process($pid);
+}
+
+# -- An election of which others have locked a row is not dropped, and nothing of it is
+# gone.
+
+{
+	my $locker = session($node, name => 'locker');
+	my $drop = "SELECT leader_election.drop_election('rows')";
+
+	is(acquire('rows', 'd1'), 1, 'rows: led');
+	is(acquire('rows', 'd2'), '', 'rows: another one stands');
+	is(any("SELECT leader_election.release('rows', 1)"), 't', 'rows: vacant');
+	any("SELECT leader_election.drain_candidate('d3', 'rows')");
+	foreach my $table (qw(candidate drain election lease))
+	{
+		$locker->query("BEGIN; SELECT FROM leader_election.$table WHERE election = 'rows' FOR UPDATE");
+		is($control->sqlstate_of($drop), '55P03', "rows: busy while one of $table is locked");
+		$locker->query('ROLLBACK');
+		is( $control->query("SELECT (SELECT count(*) FROM leader_election.election WHERE election = 'rows'),
+				(SELECT count(*) FROM leader_election.lease WHERE election = 'rows'),
+				(SELECT count(*) FROM leader_election.candidate WHERE election = 'rows'),
+				(SELECT count(*) FROM leader_election.drain WHERE election = 'rows'),
+				(SELECT count(*) FROM leader_election.dropped WHERE election = 'rows')"),
+			'1|1|2|1|0', 'rows: all is there');
+	}
+	is($control->sqlstate_of($drop), '00000', 'rows: dropped when none is locked');
+
+	# One that is led no more, but nobody has ended its term yet
+	create_election('rows', 1_000_000);
+	cmp_ok(acquire('rows', 'd1'), '>', 1, 'rows: led again');
+	my $worker = stop_worker($control);
+	wait_for_clock(lease('rows')->{deadline_mono});
+	$locker->query("BEGIN; SELECT FROM leader_election.history WHERE election = 'rows' FOR UPDATE");
+	is($control->sqlstate_of($drop), '55P03', 'rows: busy while one of history is locked');
+	$locker->query('ROLLBACK');
+	is($control->sqlstate_of($drop), '00000', 'rows: dropped after that');
+	is($control->query("SELECT reason FROM leader_election.history WHERE election = 'rows' AND term > 1"),
+		'dropped', 'rows: as its history says');
+	resume_process($worker);
+	$locker->finish;
 }
 
 $node->stop;

@@ -373,6 +373,34 @@ is($caller->query("SELECT term FROM leader_election.acquire('given up', 'caller'
 		}
 		isnt($attempt, 10, 'old: granted');
 	}
+
+	# Nor is the next leader's lease granted on it, where the present one gives up.
+	$observer->query("SELECT leader_election.create_election('given', lease_duration => '${brief}us')");
+	foreach my $attempt (1 .. 10)
+	{
+		wait_until(
+			sub {
+				$other->query("SELECT leader_election.leave('given')");
+				return $holder->query("SELECT leader_election.join('given', 'holder')") ne '';
+			},
+			'a leader');
+		$other->query("SELECT leader_election.join('given', 'other')");
+		$locker->query("BEGIN; SELECT FROM leader_election.history WHERE election = 'given' FOR UPDATE");
+		my $from = $pair->clock;
+		$holder->query_async("SELECT leader_election.resign('given')");
+		wait_until(sub { $pair->clock > $from + $brief / 2 }, 'the proof to be old');
+		my $freed = $pair->clock;
+		$locker->query('ROLLBACK');
+		if ($holder->result eq 't')
+		{
+			wait_for($old, "SELECT leader_election.leader('given')", 'other');
+			cmp_ok(($observer->lease('given', 'acquired_mono'))[0], '>=', $freed - $brief * 2 / 5,
+				'given up: the next lease counts from a proof that is not old');
+			last;
+		}
+		isnt($attempt, 10, 'given up: it was');
+	}
+	$_->query("SELECT leader_election.leave('given')") foreach $holder, $other;
 	$locker->finish;
 }
 

@@ -100,13 +100,16 @@ wait_for($node, "SELECT leader_election.leader('later')", 'y', undef, 'second');
 		'55P03', 'nor can it be dropped');
 }
 
-# A hold cannot be told from that.
+# A hold cannot be told from that, unless it is longer than any grace.
+foreach my $hold ('1 h', '2 days')
 {
-	$second->query("SELECT leader_election.create_election('on hold')");
-	my $term = query_unless_busy($second, "SELECT term FROM leader_election.acquire('on hold', 'x')");
-	is($second->query("SELECT leader_election.release('on hold', $term, '1 h')"), 't', 'on hold: given up');
-	is($second->sqlstate_of("SELECT leader_election.drop_election('on hold')"),
-		'55P03', 'on hold: not dropped on a server that is not the first');
+	my $election = "on hold for $hold";
+
+	$second->query("SELECT leader_election.create_election('$election')");
+	my $term = query_unless_busy($second, "SELECT term FROM leader_election.acquire('$election', 'x')");
+	is($second->query("SELECT leader_election.release('$election', $term, '$hold')"), 't', "$election: given up");
+	is($second->sqlstate_of("SELECT leader_election.drop_election('$election')"),
+		$hold eq '1 h' ? '55P03' : '00000', "$election: whether it can be dropped in a later epoch");
 }
 
 # An answer that was lost in one incarnation is told again in the next.
@@ -114,6 +117,22 @@ my $now = query_unless_busy($second, "SELECT term FROM leader_election.renew('tw
 cmp_ok($now, '>', 1, 'twice: continued');
 $second->finish;
 my $third = copy('second', 'third');
+
+# The worker begins no epoch while a table that it writes is locked.
+{
+	my $locker = session($node, name => 'locker', dbname => 'third');
+
+	$locker->query('BEGIN; LOCK TABLE leader_election.candidate IN SHARE MODE');
+	is($third->sqlstate_of("SELECT term FROM leader_election.renew('twice', 1)"),
+		'55P03', 'busy while a table is locked');
+	wait_until(sub { slurp_file($node->logfile) =~ /starting an epoch has had to wait for/ },
+		'the worker to say why no epoch begins');
+	is( $third->query('SELECT count(*) FROM leader_election.epoch WHERE incarnation = leader_election._incarnation()'),
+		0, 'no epoch has begun');
+	$locker->query('ROLLBACK');
+	$locker->finish;
+}
+
 my $again = query_unless_busy($third, "SELECT (leader_election.renew('twice', 1)).*");
 my ($term) = split /\|/, $again;
 cmp_ok($term, '>', $now, 'twice: continued again, by the first term (G5)');

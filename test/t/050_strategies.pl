@@ -416,6 +416,21 @@ is( $admin->query(
 is($admin->query("SELECT sum(term) - $sum FROM leader_election.lease WHERE election LIKE 'shard %'"),
 	50, 'spread: and nothing else was moved');
 
+# --- A leader goes on without a quorum, and is not asked to yield then.
+
+{
+	create('quorum', 'bully', 'quorum => 3');
+	my ($low, $high, $third) = map { candidate('quorum', $_, 1) } qw(low high third);
+	leads_soon('quorum', 'low', 'quorum: one leads');
+	$third->finish;
+	stand_as($high, 'quorum', 'high', 2);
+	worker_looks();
+	is(lease('quorum', 'leader, yielding'), 'low|f', 'quorum: no higher rank replaces it while one is missing');
+	$third = candidate('quorum', 'third', 1);
+	is_asked('quorum', 'high', 'quorum: it does when there is a quorum again');
+	$_->finish foreach $low, $high, $third;
+}
+
 never_two_leaders();
 $node->stop;
 done_testing();

@@ -104,6 +104,11 @@ foreach my $odd_row (
 	is($odd->acquire('created later', 'c'),
 		3, 'dropped: and so do others that are created later (G5)');
 
+	# Seats whose group somebody has deleted are led, and no longer counted.
+	$odd->query("SELECT leader_election.create_group('group', 2);
+		DELETE FROM leader_election.election_group");
+	is(join('|', map { $odd->acquire("group/$_", 'c') ne '' } 1, 2), '1|1', 'seats: led without their group');
+
 	$odd->finish;
 	end_worker($origin, 'odd');
 	$control->query('CREATE DATABASE oddcopy TEMPLATE odd');

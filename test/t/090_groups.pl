@@ -257,7 +257,7 @@ sub seats
 {
 	my ($gate, $other) = map { session($node, name => $_) } qw(gate other);
 	group('r', 2);
-	my %m = map { $_ => member('r', $_) } 'a' .. 'c';
+	my %m = map { $_ => member('r', $_) } 'a' .. 'd';
 	leaders_soon('r', 'a b', 'resign: both are led');
 	$gate->query('SELECT pg_advisory_lock(4712)');
 	$other->query_async("DO \$\$ BEGIN
@@ -267,6 +267,7 @@ sub seats
 	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND pid = " . $other->backend_pid, 1);
 	is($m{a}->query("SELECT leader_election.resign('r/1')"), 't', 'resign: no leader waits for the group (G9)');
 	is(leaders('r'), '- b', 'resign: nobody follows meanwhile');
+	is($m{d}->query("SELECT leader_election.leave('r/1')"), 't', 'resign: nor does one wait that only stands for it, and leaves');
 	$gate->query('SELECT pg_advisory_unlock(4712)');
 	$other->result;
 	leaders_soon('r', 'c b', 'resign: but afterwards');

@@ -400,9 +400,9 @@ foreach my $n (1 .. 3)
 	$from->query("SELECT leader_election.transfer('handed', '$name')");
 }
 finds('handed', qr/notice\|Within the last hour, \d+ of \d+ terms ended by "transferred"/, 'leaders that hand over');
-$super->query("UPDATE leader_election.history SET reason = 'bored' WHERE election = 'handed' AND reason = 'transferred'");
+$super->query("UPDATE leader_election.history SET reason = CASE WHEN term % 2 = 0 THEN 'bored' END WHERE election = 'handed' AND reason = 'transferred'");
 finds('handed', qr/notice\|Within the last hour, 3 of 6 terms ended by "another reason": the table history names it\.\|Run: SELECT \* FROM leader_election\.history WHERE election = 'handed'/,
-	'a reason that somebody has written by hand');
+	'reasons that somebody has written by hand');
 
 # More terms than are read; and none of them
 $one->query("SELECT leader_election.create_election('frequent')");

@@ -146,7 +146,7 @@ sub contest
 	my ($election, %opts) = @_;
 	my ($leader, $next) = map { session($node, name => "$_ of $election") } qw(leader next);
 
-	$control->query("SELECT leader_election.create_election('$election', lease_duration => '"
+	$control->query($opts{make} // "SELECT leader_election.create_election('$election', lease_duration => '"
 		  . ($opts{lease} // "$LEASE us") . q{')});
 	is($leader->query("CALL leader_election.campaign('$election', 'leader')"), 1, "$election: leads");
 	$next->query("SELECT leader_election.join('$election', 'next')") unless $opts{alone};
@@ -247,6 +247,21 @@ sub contest
 	open_gate();
 	commits($session{$_}, $_, $_) foreach sort keys %session;
 	$_->kill foreach values %next;
+}
+
+# -- The leader was asked to yield to a certain candidate.
+{
+	my ($leader, $next) = contest('named');
+	my $named = session($node, name => 'named');
+
+	$named->query("SELECT leader_election.join('named', 'named')");
+	my $session = commit(begin_fenced(writer('writer'), 'named', 'wait'));
+
+	$control->query("SELECT leader_election.request_yield('named', 'named')");
+	$leader->kill;
+	is_followed('named', 'named', 'named: that one leads');
+	is_ended($session, 'named', 'named');
+	$_->kill foreach $next, $named;
 }
 
 # -- A candidate comes later.
@@ -395,6 +410,26 @@ sub contest
 		'acquire() to elect');
 	is(leads('polled'), 'next', 'without a worker: acquire() elects');
 	is_ended($session, 'polled', 'without a worker, acquire()');
+
+	# The last leader, if nobody else stands
+	is($control->acquire('again', 'leader'), 1, 'again: leads');
+	$session = commit(begin_fenced(writer('writer'), 'again', 'wait'));
+	wait_until(sub { $next_term = $control->acquire('again', 'leader'); $next_term ne '' }, 'acquire() to elect');
+	is($next_term, 2, 'again: and leads again, when it calls');
+	is_ended($session, 'again', 'again');
+
+	# In a seat that its group has no more nobody is elected.
+	($leader, $next) = contest('group/2',
+		make => "SELECT leader_election.create_group('group', 2, lease_duration => '$LEASE us')");
+	$session = commit(begin_fenced(writer('writer'), 'group/2', 'wait'));
+	$control->query("SELECT leader_election.alter_group('group', seats => 1)");
+	$leader->kill;
+	wait_gone($node, $leader);
+	my $until = clock() + $LONG;
+	wait_until(
+		sub { $next->query("SELECT leader_election.join('group/2', 'next')"); clock() > $until },
+		'a while');
+	commits($session, 'group/2', 'withdrawn');
 }
 
 $node->stop;
