@@ -219,11 +219,16 @@ le_drop_group(PG_FUNCTION_ARGS)
 	(void) lock_owned(name);
 	foreach_ptr(Election, seat, le_elections_read_seats(name))
 	{
+		const Election *locked;
+
 		CHECK_FOR_INTERRUPTS();
 		le_admin_see_to_epoch(seat->name);
 		while (!le_wait_for_election(seat->name))
 			le_wait_retry_or_busy(seat->name);
-		while (!le_drop_locked(le_election_get(seat->name)))
+
+		/* Read once: an attempt that fails may have removed it. */
+		locked = le_election_get(seat->name);
+		while (!le_drop_locked(locked))
 			le_wait_retry_or_busy(seat->name);
 	}
 	while (!le_row_remove(TABLE_GROUP, le_key(name)))

@@ -84,6 +84,7 @@ my @LOCKED = (
 	[ 'the second election', "drain_candidate('x', 'drop')", "drop_election('drop')", 'drop', before => "drain_candidate('y', 'e')" ],
 	[ 'the second election', "drain_candidate('x', 'e')", "alter_election('e', quorum => 1)", 'e', before => "drain_candidate('y', 'drop')" ],
 	[ 'a seat', "drain_candidate('x', 'drops/1')", "drop_group('drops')", 'drops' ],
+	[ 'the lease of a seat', row(lease => "election = 'drops/1'"), "drop_group('drops')", 'drops' ],
 	[ 'the settings of a seat', row(election => "election = 'drops/1'"), "drop_group('drops')", 'drops' ],
 	[ 'the name of a seat', "create_election('new/1')", "create_group('new', 1)", 'new' ],
 );
