@@ -40,6 +40,8 @@ call("SELECT leader_election.join('led', 'admin'), leader_election.join('yields'
 call("SELECT leader_election.request_yield('yields')");
 call("SELECT leader_election.acquire('held', 'first')");
 call("SELECT leader_election.acquire('held', '$_')") foreach qw(second third);
+call("SELECT leader_election.create_election('few', quorum => 2)");
+call("SELECT leader_election.acquire('few', 'lone')");
 
 sub row
 {
@@ -68,6 +70,7 @@ my @LOCKED = (
 	[ 'the drains of all', "drain_candidate('x')", "drain_candidate('y')", undef, undo => "undrain_candidate('y')" ],
 	[ 'a candidate', row(candidate => "election = 'held'"), "leave('held', 'second')", 'held' ],
 	[ 'a candidate, for the key', row(candidate => "election = 'held'", 'KEY SHARE'), "leave('held', 'third')", 'held' ],
+	[ 'a candidate', row(candidate => "election = 'few'"), "acquire('few', 'lone', rank => 5)", 'few' ],
 	[ 'the group', row(election_group => "group_name = 'g'"), "alter_group('g', max_per_candidate => 1)", 'g' ],
 	[ 'the group', row(election_group => "group_name = 'drops'"), "drop_group('drops')", 'drops' ],
 	[ 'the group, in use', "alter_group('g', max_per_candidate => 1)", "alter_group('g', seats => 1)", 'g' ],
@@ -214,6 +217,8 @@ call("SELECT leader_election.create_election('$_')") foreach qw(over filled);
 my %term = map { $_ => $admin->acquire($_, 'gone') } qw(over filled);
 call("SELECT leader_election.acquire('filled', 'next')");
 call("SELECT leader_election.pause_election('filled')");
+call("SELECT leader_election.acquire('held', 'silent')");
+call("SELECT leader_election.set_run_done('held', 'r1')");
 my $worker = stop_worker($admin);
 call("UPDATE leader_election.lease SET deadline_mono = deadline_mono - 3600000000::bigint,
 	expires_at = expires_at - interval '1 h' WHERE election IN ('over', 'filled')");
@@ -222,6 +227,7 @@ call("SET lock_timeout = '50ms'", $caller);
 call($_, $other) foreach 'BEGIN', row(lease => "election = 'over'");
 is($caller->sqlstate_of("SELECT leader_election.renew('over', $term{over})"), '55P03',
 	'over: whether it was renewed in time cannot be told while its row is locked');
+is($caller->sqlstate_of("SELECT leader_election.leave('over', 'gone')"), '55P03', 'over: nor whether it leads, and may not leave');
 call('ROLLBACK', $other);
 is(call("SELECT count(*) FROM leader_election.renew('over', $term{over})", $caller), 0, 'over: then it was not');
 call("SELECT leader_election.acquire('held', 'late')");
@@ -230,6 +236,13 @@ call($_, $other) foreach 'BEGIN', row(candidate => "candidate = 'late'");
 is($caller->sqlstate_of("SELECT leader_election.join('held', 'late')"), '55P03', 'a name whose last owner is dead, but its row is locked');
 call('ROLLBACK', $other);
 is($caller->sqlstate_of("SELECT leader_election.join('held', 'late')"), '00000', 'is free when it is not');
+is(call("SELECT leader_election.leave('over', 'gone')", $caller), 't', 'over: and who led may leave');
+call("UPDATE leader_election.candidate SET seen_mono = seen_mono - 3600000000::bigint
+	WHERE election = 'held' AND candidate = 'silent'");
+is(call("SELECT count(*) FROM leader_election.acquire('held', 'silent', run => 'r1')", $caller), 0,
+	'silent: a run that is done is not granted to a candidate that has not called for long');
+is(call("SELECT count(*) FROM leader_election.candidate WHERE election = 'held' AND candidate = 'silent'"), 1,
+	'silent: the worker will remove its row, not this call');
 is(call("SELECT leader_election.request_yield('filled', 'next') IS NOT NULL"), 't', 'filled: a paused election is reserved');
 is(call("SELECT concat(leader, '|', successor) FROM leader_election.lease WHERE election = 'filled'"), '|next',
 	'filled: after its last leader, whose lease is over');
@@ -251,10 +264,13 @@ unlike(call("SELECT finding FROM leader_election.diagnose('e')"), qr/pg_depend/,
 
 # --- An index that has another name: the library does not find it.
 
+my $leads = "SELECT leader_election.is_leader('led', @{[ call(q{SELECT term FROM leader_election.lease WHERE election = 'led'}) ]})";
 foreach my $index (qw(history_acquired_at drain_pkey))
 {
+	is(call($leads, $caller), 't', "$index: who leads");
 	call("ALTER INDEX leader_election.$index RENAME TO renamed");
 	isnt($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', "$index renamed: no call works");
+	is(call($leads, $caller), 'f', "$index renamed: nobody leads, for what can be told");
 	call("ALTER INDEX leader_election.renamed RENAME TO $index");
 	is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', "$index renamed: until it is as before");
 }
@@ -320,6 +336,16 @@ is(call("SELECT yielding FROM leader_election.lease WHERE election = 'drained'")
 	'and is not asked to yield while the election is locked');
 call("SELECT pg_cancel_backend($other_pid)");
 $other->result;
+foreach my $table (qw(drain history))
+{
+	call($_, $other) foreach 'BEGIN', "LOCK TABLE leader_election.$table";
+	is($admin->sqlstate_of("SELECT leader_election.renew('drained', $term)"), '00000', "$table is locked: renews");
+	is(call("SELECT yielding FROM leader_election.lease WHERE election = 'drained'"), 'f', 'and is not asked, either');
+	call('ROLLBACK', $other);
+}
+call($_, $other) foreach 'BEGIN', row(lease => "election = 'drained'");
+is($admin->sqlstate_of("SELECT leader_election.renew('drained', $term)"), '55P03', 'its lease is locked: does not renew');
+call('ROLLBACK', $other);
 call("SELECT leader_election.renew('drained', $term)");
 is(call("SELECT yielding FROM leader_election.lease WHERE election = 'drained'"), 't', 'but by the next call');
 
