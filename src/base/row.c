@@ -302,7 +302,9 @@ has_only_our_indexes(Relation rel)
 }
 
 /*
- * Enter a new version of a row into the indexes.
+ * Enter a new version of a row into the indexes.  The server waits for their
+ * locks: no longer than the call may wait, since it has the election lock.  (The
+ * worker hardly waits: it has other leases to renew.)
  */
 static void
 insert_index_entries(Relation rel, TupleTableSlot *slot, bool is_update,
@@ -313,6 +315,8 @@ insert_index_entries(Relation rel, TupleTableSlot *slot, bool is_update,
 	bool		evaluates = !has_only_our_indexes(rel);
 	AsOwner		former;
 
+	if (!le_table_lock_indexes(RelationGetRelid(rel), RowExclusiveLock))
+		le_wait_as_lock_timeout();
 	if (evaluates)
 		le_as_owner_begin(&former, rel);
 	InitResultRelInfo(target, rel, 0, NULL, 0);

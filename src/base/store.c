@@ -89,7 +89,8 @@ on_invalidation(Datum arg, Oid relid)
 		le_leadership_generation++;
 	if (relid == le_store.grant)
 		le_candidacy_generation++;
-	if (!OidIsValid(relid) || relid == le_store.history_acquired_at)
+	if (!OidIsValid(relid) || relid == le_store.protocol ||
+		relid == le_store.history_acquired_at)
 		is_valid = false;
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{

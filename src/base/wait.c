@@ -3,9 +3,9 @@
  * wait.c
  *		How long a call may wait, and the errors that it raises after that.
  *
- * Invariant: a call waits for tables, election locks and synchronous standbys
- * for LE_WAIT_LIMIT_MS in all, or for the caller's lock_timeout if that is
- * less.  It never waits for a row (row.c).
+ * Invariant: a call waits for tables, indexes, election locks and synchronous
+ * standbys for LE_WAIT_LIMIT_MS in all, or for the caller's lock_timeout if
+ * that is less.  It never waits for a row (row.c).
  *
  *-------------------------------------------------------------------------
  */

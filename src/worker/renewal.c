@@ -162,7 +162,7 @@ renew_each(Round *round, RenewalBatch *batch)
 	int			failed = 0;
 
 	batch->complete = list_length(batch->renewals) > 1;
-	batch->scan_again = batch->complete;
+	batch->scan_again = false;
 	if (!batch->complete)
 		return;
 	foreach_ptr(Renewal, renewal, batch->renewals)
@@ -175,8 +175,16 @@ renew_each(Round *round, RenewalBatch *batch)
 			batch->complete = false;
 			continue;
 		}
-		if (renew_batch(round, ATTEMPT_RENEW, election, &one) && one.complete)
-			continue;
+
+		/* One that fails is tried again after a pause; it may have waited. */
+		if (!renew_batch(round, ATTEMPT_RENEW, election, &one))
+			batch->scan_again = true;
+		else
+		{
+			batch->scan_again |= one.scan_again;
+			if (one.complete)
+				continue;
+		}
 		batch->complete = false;
 		if (++failed == MANY_FAILURES)
 			break;

@@ -76,6 +76,29 @@ my $control = session($node, name => 'control');
 	$_->finish foreach $broken, $one, $locker;
 }
 
+# -- Several that cannot be renewed are tried again after pauses: between these, the
+# worker does nothing.
+
+{
+	my $broken = session($node, name => 'broken');
+	my $transactions = q(SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database());
+
+	foreach my $election ('broken 1', 'broken 2')
+	{
+		$control->query("SELECT leader_election.create_election('$election', lease_duration => '30 s')");
+		$broken->query("SELECT leader_election.join('$election', 'broken')");
+	}
+	$control->query("ALTER TABLE leader_election.lease
+		ADD CONSTRAINT fail CHECK (election NOT LIKE 'broken%') NOT VALID");
+	wait_for($node, "SELECT bool_and(expires_at - interval '18 s' < clock_timestamp()) FROM leader_election.lease WHERE election LIKE 'broken _'");
+	my $before = $control->query($transactions);
+	my $start = machine_time();
+	wait_until(sub { machine_time() > $start + 3 }, 'three seconds');
+	cmp_ok($control->query($transactions) - $before, '<', 400, 'the worker makes no transaction after another');
+	$control->query('ALTER TABLE leader_election.lease DROP CONSTRAINT fail');
+	$broken->finish;
+}
+
 # -- A client that dies is noticed while its command goes on, also if that had to
 # wait to be elected.
 

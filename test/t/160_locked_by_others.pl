@@ -89,6 +89,7 @@ my @LOCKED = (
 	[ 'a seat', "drain_candidate('x', 'drops/1')", "drop_group('drops')", 'drops' ],
 	[ 'the lease of a seat', row(lease => "election = 'drops/1'"), "drop_group('drops')", 'drops' ],
 	[ 'the settings of a seat', row(election => "election = 'drops/1'"), "drop_group('drops')", 'drops' ],
+	[ 'an index', 'ALTER INDEX leader_election.history_acquired_at SET TABLESPACE pg_default', "join('led anew', 'c')", 'led anew', undo => "leave_all()" ],
 	[ 'the name of a seat', "create_election('new/1')", "create_group('new', 1)", 'new' ],
 );
 
