@@ -204,6 +204,26 @@ like($waits->output, qr/^leads 1$/m, '... it leads a seat of');
 	kill('KILL', $proxy);
 }
 
+# The renewal is not answered: the command is not started.
+{
+	my $proxy_port = PostgreSQL::Test::Cluster::get_free_port();
+	my ($proxy) = holding_proxy($node, $proxy_port, qr/acquire/, 'answer');
+	my $ran = PostgreSQL::Test::Utils::tempdir() . '/ran';
+
+	$sql->query("SELECT leader_election.create_election('unanswered', lease_duration => '9 s')");
+	my $one = pg_leader("host=127.0.0.1 port=$proxy_port dbname=postgres", '-e', 'unanswered', '-n', 'late', '--', 'touch', $ran);
+	wait_for($node, "SELECT coalesce(leader_election.leader('unanswered'), '')", 'late');
+	my @server = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	push @server, $sql->query("SELECT pid FROM pg_stat_activity WHERE application_name = 'pg_leader' AND query LIKE '%acquire(%' AND pid <> pg_backend_pid()");
+	wait_until(sub { ($sql->query("SELECT extract(epoch FROM remaining) FROM leader_election.status WHERE election = 'unanswered'") || 9) < 5.5 }, 'a third of the lease to be over');
+	stop_process($_) foreach @server;
+	kill('USR1', $proxy);
+	is($one->exit_code, 121, 'a grant that was long on its way, and cannot be renewed');
+	ok(!-e $ran, '... starts no command');
+	resume_process($_) foreach @server;
+	kill('KILL', $proxy);
+}
+
 # Meanwhile it is asked to yield: the command is not started.
 {
 	my $proxy_port = PostgreSQL::Test::Cluster::get_free_port();
