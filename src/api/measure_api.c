@@ -60,10 +60,8 @@ overdue_for(View *view, const Vacancy *v, int64 vacant)
 			standing = Max(standing, now - c->stood);
 	}
 	overdue = vacant < 0 ? standing : Min(vacant, standing);
-
-	/* Until an epoch begins, the end of the grace is not known. */
-	if (v->barred_until > 0 && v->obstacle != OBSTACLE_EPOCH)
-		overdue = Max(Min(overdue, now - v->barred_until), 0);
+	if (v->barred_until > 0 && v->barred_until <= now)
+		overdue = Min(overdue, now - v->barred_until);
 	return overdue;
 }
 

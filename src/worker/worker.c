@@ -43,6 +43,7 @@
 
 #define LOCK_WAIT_MS	50		/* for a busy election, while others wait */
 #define SHORTEST_IDLE	(100 * MS)
+#define TELL_LIMIT		(60 * 1000 * MS)	/* DROP DATABASE waits for the worker */
 #define TAKE_OVER_TRIES	100
 #define TAKE_OVER_MS	10		/* between two of them */
 
@@ -235,6 +236,10 @@ has_idled_enough(Round *round)
 	/* The launcher starts a worker in each database, just to have a look. */
 	if (launched && may_end_at_once && round->pending == NIL)
 		timeout = 0;
+
+	/* Nobody else would tell listeners, before the next call. */
+	if (round->pending != NIL)
+		timeout = Max(timeout, TELL_LIMIT);
 	if (idle_since == 0)
 		idle_since = le_clock();
 	if (le_clock() - idle_since >= timeout)

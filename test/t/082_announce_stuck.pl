@@ -14,10 +14,12 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use SyncStandby;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 # Seconds: far more than a change takes, and far less than for ever
 my $PROMPT = 5;
@@ -194,5 +196,26 @@ foreach my $round (1 .. 3)
 $listener->all_told_ok('^e \d+$', 'nobody there');
 
 $observer->finish;
+$node->stop;
+
+#
+# The worker does not end before it has told what the last candidate has done.
+#
+
+$node = new_server(name => 'last', config => NotifyLock::config() . "leader_election.worker_idle_timeout = '0'\n");
+$notify = NotifyLock->new($node);
+$listener = Announced->new($node);
+my $last = session($node, name => 'last');
+$last->query("SELECT leader_election.join('last', 'last')");
+wait_until(sub { $listener->told('^last$') == 1 }, 'its term to be told');
+$notify->hold;
+$last->query("SELECT leader_election.leave('last')");
+my $start = machine_time();
+wait_until(sub { machine_time() > $start + 2 || $last->query($NO_WORKER) eq 't' }, 'a worker that has nothing else to do');
+$notify->free;
+wait_until(sub { $listener->told('^last$') == 2 }, 'the last change to be told');
+$listener->all_told_ok('^last$', 'the last candidate');
+wait_for($node, $NO_WORKER);
+$last->finish;
 $node->stop;
 done_testing();

@@ -471,7 +471,7 @@ SKIP:
 {
 	$sql->query(q(SELECT leader_election.acquire('latin', U&'caf\00E9')));
 	local $ENV{PGCLIENTENCODING} = 'LATIN1';
-	like((ask($node, qw(history -e latin --html -)))[1], qr/\\xE9<\/bdi>/, 'a page with a letter that is not known: its byte');
+	like((ask($node, qw(history -e latin --html -)))[1], qr/>caf\\xE9<\/bdi>/, 'a page with a letter that is not known: its byte');
 	$sql->query(q(SELECT leader_election.acquire('controls', E'a\x1Bb\x7Fc')));
 	like((ask($node, qw(history -e controls)))[1], qr/\ta\\x1Bb\\x7Fc\t/, '... and controls are not written');
 	local $ENV{PGCLIENTENCODING} = 'SQL_ASCII';
