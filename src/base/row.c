@@ -303,8 +303,8 @@ has_only_our_indexes(Relation rel)
 
 /*
  * Enter a new version of a row into the indexes.  The server waits for their
- * locks: no longer than the call may wait, since it has the election lock.  (The
- * worker hardly waits: it has other leases to renew.)
+ * locks: no longer than the call may wait, since it has the election lock.
+ * (The worker hardly waits: it has other leases to renew.)
  */
 static void
 insert_index_entries(Relation rel, TupleTableSlot *slot, bool is_update,

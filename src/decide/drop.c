@@ -31,15 +31,24 @@ outlasts_drop(const Lease *lease, const Election *election,
 }
 
 /*
- * End what is in force of a lease.  *highest: no term was higher.  False:
- * another transaction has locked a row.
+ * End an election that is to be dropped, with all that is standing in it.
+ * Nobody leads it (55006), and its highest term is remembered.  The caller
+ * holds the election lock and the tables' locks.  False: another
+ * transaction has locked a row.
  */
-static bool
-end_lease(const Election *election, Lease *lease, Change *change,
-		  int64 *highest)
+bool
+le_drop_locked(const Election *election)
 {
+	Incarnation *inc = le_epoch_read();
+	Lease	   *lease = le_lease_read(election->name, NULL);
 	LeaseState	state;
+	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
+	Change		change = {.election = election->name};
+
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
+	if (lease == NULL)
+		le_election_report_missing(election->name);
 
 	/*
 	 * A renewal takes no election lock.  One that was made in time may commit
@@ -49,12 +58,11 @@ end_lease(const Election *election, Lease *lease, Change *change,
 		lease = le_lease_lock(election->name);
 	if (lease == NULL)
 		return false;
-	change->term = lease->term;
-	change->previous = lease->leader;
-	*highest = Max(lease->term, lease->after_term);
+	change.term = lease->term;
+	change.previous = lease->leader;
 	state = le_lease_state_now(lease);
 
-	if (outlasts_drop(lease, election, le_epoch_read()))
+	if (outlasts_drop(lease, election, inc))
 		le_wait_busy(election->name);
 	if (state == LEASE_LED)
 		ereport(ERROR,
@@ -66,55 +74,9 @@ end_lease(const Election *election, Lease *lease, Change *change,
 	{
 		if (!le_history_lock(election->name, lease->term, &history))
 			return false;
-		change->reason = le_reasons[REASON_DROPPED].word;
-		le_history_end(history, change->reason, NULL, GetCurrentTimestamp());
+		change.reason = le_reasons[REASON_DROPPED].word;
+		le_history_end(history, change.reason, NULL, at);
 	}
-	return true;
-}
-
-/*
- * The same where somebody has deleted the lease row: nobody leads, and history
- * has the last term.
- */
-static bool
-end_without_lease(const char *election, Change *change, int64 *highest)
-{
-	RowScan    *scan = le_history_scan(election, 0, BackwardScanDirection,
-									   NULL);
-	const Term *last = le_history_next(scan);
-	Row		   *history;
-
-	le_scan_end(scan);
-	if (last == NULL)
-		return true;
-	*highest = change->term = last->term;
-	if (last->ended)
-		return true;
-	if (!le_history_lock(election, last->term, &history))
-		return false;
-	change->previous = last->leader;
-	change->reason = le_reasons[REASON_DROPPED].word;
-	le_history_end(history, change->reason, NULL, GetCurrentTimestamp());
-	return true;
-}
-
-/*
- * End an election that is to be dropped, with all that is standing in it.
- * Nobody leads it (55006), and its highest term is remembered.  The caller
- * holds the election lock and the tables' locks.  False: another
- * transaction has locked a row.
- */
-bool
-le_drop_locked(const Election *election)
-{
-	Lease	   *lease = le_lease_read(election->name, NULL);
-	Change		change = {.election = election->name};
-	int64		highest = 0;
-
-	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
-	if (!(lease != NULL ? end_lease(election, lease, &change, &highest) :
-		  end_without_lease(election->name, &change, &highest)))
-		return false;
 	foreach_ptr(const Candidate, c, le_candidates_read(election->name))
 	{
 		if (!le_candidate_withdraw(c))
@@ -122,7 +84,8 @@ le_drop_locked(const Election *election)
 	}
 
 	/* The lease comes last: while it is there, the caller can try again. */
-	if (!le_dropped_note(election->name, highest) ||
+	if (!le_dropped_note(election->name,
+						 Max(lease->term, lease->after_term)) ||
 		!le_drain_drop(election->name) ||
 		!le_row_remove(TABLE_ELECTION, le_key(election->name)) ||
 		!le_row_remove(TABLE_LEASE, le_key(election->name)))

@@ -54,15 +54,6 @@ foreach my $call (
 like($super->query("SELECT severity, finding FROM leader_election.diagnose('gone')"),
 	qr/^error\|Election "gone" has no lease row.*Only a DELETE by hand removes it/m, 'diagnose() says what is so');
 
-my $highest = 'SELECT max(term) FROM leader_election.history';
-is($super->query("$highest WHERE election = 'gone'"), 1, 'history has the term');
-is($super->query("SELECT leader_election.drop_election('gone')"), '', 'its remedy: the election is dropped');
-is($super->sqlstate, '00000', 'which works');
-is($super->query(q{SELECT reason, leader FROM leader_election.history WHERE election = 'gone'}), 'dropped|holder', 'as history says');
-is($super->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'gone'"), 0, 'nobody stands any more');
-$super->query("SELECT leader_election.create_election('gone')");
-is($super->query("SELECT term FROM leader_election.acquire('gone', 'detached')"), 2, 'and made anew, above its last term');
-
 # --- Rows of the seats of a group
 
 $super->query("SELECT leader_election.create_group('seats', 3)");
@@ -73,10 +64,6 @@ my $told = $super->query("SELECT severity, finding FROM leader_election.diagnose
 is($super->sqlstate_of("SELECT leader_election.acquire_any('seats', 'detached')"), '55P03', 'nobody is elected for any of them');
 like($told, qr/^\w+\|Seats of group "seats": 3\. Led: 1\./m, 'the others are told of');
 like($told, qr/^warning\|Nobody stands for these seats of group "seats": "seats\/1", "seats\/2"/m, 'and that nobody stands for those');
-
-$holder->query('SELECT leader_election.leave_all()');
-$super->query("SELECT leader_election.drop_group('seats')");
-is($super->sqlstate, '00000', 'the group can be dropped');
 
 # --- The extension, while a session campaigns
 
