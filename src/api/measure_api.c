@@ -60,8 +60,12 @@ overdue_for(View *view, const Vacancy *v, int64 vacant)
 			standing = Max(standing, now - c->stood);
 	}
 	overdue = vacant < 0 ? standing : Min(vacant, standing);
-	if (v->barred_until > 0 && v->barred_until <= now)
-		overdue = Min(overdue, now - v->barred_until);
+	if (v->note_first_at != PG_INT64_MAX)
+		return 0;				/* an initial delay is to begin */
+
+	/* Until an epoch begins, the end of the grace is not known. */
+	if (v->barred_until > 0 && v->obstacle != OBSTACLE_EPOCH)
+		overdue = Max(Min(overdue, now - v->barred_until), 0);
 	return overdue;
 }
 

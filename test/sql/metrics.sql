@@ -97,6 +97,17 @@ $$;
 SELECT vacant_seconds > 1000 AS vacant, waiting_for, overdue_seconds < 500 AS since_the_hold
   FROM leader_election.metrics WHERE election = 'measured_hold';
 
+-- Nor before an initial delay is over, whatever else is missing.
+\a \t
+SELECT leader_election.create_election('measured_delay', quorum => 2, initial_delay => '1 h');
+SELECT count(*) FROM leader_election.acquire('measured_delay', 'one');
+UPDATE leader_election.candidate SET stood_mono = stood_mono - 1000000000
+ WHERE election = 'measured_delay';
+SELECT waiting_for, overdue_seconds FROM leader_election.metrics
+ WHERE election = 'measured_delay';
+SELECT leader_election.drop_election('measured_delay');
+\a \t
+
 -- Of very many terms within the hour, a thousand are read.
 \a \t
 SELECT leader_election.create_election('measured_often');

@@ -201,7 +201,7 @@ my %ROWS = (
 	not_admitted => qr/^Candidates whose roles are not in candidate_role/,
 	sits_out => qr/^Candidates that gave up, and sit out/);
 
-# For these no monitor is to be alarmed.
+# For these no monitor is to be alarmed, nor while others may stand, too.
 my %NOT_OVERDUE = map { $_ => 1 } 'withdrawn', 'paused', 'grace after failover',
   'hold', 'takeover delay', 'reserved', 'no candidates', 'initial delay', 'acquire()';
 
@@ -232,7 +232,9 @@ sub expected
 			$word eq 'reserved' ? "reserved for " . name_of($case, $case->{reserved})
 			: $word eq 'quorum' ? "quorum $alive of $case->{quorum}"
 			: $word);
-		$is{metrics} = "0 $word " . ($NOT_OVERDUE{$word} ? 'f' : 't');
+		my $waits = $case->{seat}{initial_delay} && !$case->{lifted};
+
+		$is{metrics} = "0 $word " . ($NOT_OVERDUE{$word} || $waits ? 'f' : 't');
 	}
 	$is{waiting_for} .= " $alive";
 	$is{metrics} .= " $alive $case->{quorum} "

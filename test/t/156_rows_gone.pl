@@ -54,6 +54,12 @@ foreach my $call (
 like($super->query("SELECT severity, finding FROM leader_election.diagnose('gone')"),
 	qr/^error\|Election "gone" has no lease row.*Only a DELETE by hand removes it/m, 'diagnose() says what is so');
 
+my ($remedy) = $super->query("SELECT remedy FROM leader_election.diagnose('gone') WHERE remedy LIKE '%INSERT%'") =~ /(INSERT .*;)/;
+$super->query($remedy);
+is($super->sqlstate, '00000', 'the remedy makes the row again');
+$super->query("SELECT leader_election.resume_election('gone'), leader_election.drain_candidate('holder', 'gone')");
+is($super->query("SELECT term FROM leader_election.acquire('gone', 'detached')"), 2, 'and the terms go on');
+
 # --- Rows of the seats of a group
 
 $super->query("SELECT leader_election.create_group('seats', 3)");
