@@ -188,6 +188,16 @@ build_under_coverage() {
 			return kill(getpid(), signo);
 		}
 
+		/* A child writes them as it executes a program, and must not begin again. */
+		static pid_t watched;
+
+		static void ended_by(int signo)
+		{
+			if (getpid() == watched)
+				write_all();
+			(void) kill(getpid(), signo);
+		}
+
 		__attribute__((constructor)) static void watch_signals(void)
 		{
 			static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE};
@@ -195,11 +205,12 @@ build_under_coverage() {
 
 			if (strcmp(program_invocation_short_name, "pg_leader") != 0)
 				return;
+			watched = getpid();
 			for (int i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
 			{
 				if (sigaction(ends[i], NULL, &now) != 0 || now.sa_handler != SIG_DFL)
 					continue;
-				now.sa_handler = (void (*)(int)) raise;
+				now.sa_handler = ended_by;
 				now.sa_flags = SA_RESETHAND | SA_NODEFER;
 				(void) sigaction(ends[i], &now, NULL);
 			}

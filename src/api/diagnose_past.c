@@ -77,24 +77,19 @@ le_diagnose_announced(Diagnosis *d)
 }
 
 /*
- * The election has no lease row, which is made and dropped with it.  Its leader
- * acts until the lease would have ended.  The terms go on after those of the
- * history, or of the mark if old history was removed.
+ * The election has no lease row, which is made and dropped with it.  Until when
+ * its former leader may act, or who had to wait, that row alone knew.
  */
 void
 le_diagnose_no_lease(Diagnosis *d)
 {
-	const char *known = psprintf("SELECT term FROM leader_election.history WHERE election = %s UNION ALL SELECT term FROM leader_election.announced WHERE election = %s",
-								 d->literal, d->literal);
-
 	if (d->election == NULL || d->lease != NULL)
 		return;
 	le_diagnose_say(d, SEVERITY_ERROR,
 					psprintf("Election %s has no lease row, without which nobody can be elected. Only a DELETE by hand removes it.",
 							 d->quoted),
-					psprintf("See who can write the tables: " WRITERS " When no leader of before can act any more, " INT64_FORMAT " ms after the DELETE, run as a superuser: INSERT INTO leader_election.lease (election, term, yielding, yield_ordered, yields) SELECT %s, max(term), false, false, 0 FROM (%s) known;",
-							 d->election->lease_duration / 1000,
-							 d->literal, known));
+					psprintf("See who can write the tables: " WRITERS " Wait until its former lease, hold and takeover delay are over, as they were set when the row was deleted. Then run as a superuser: UPDATE leader_election.history SET ended_at = now(), reason = 'expired' WHERE election = %s AND ended_at IS NULL; INSERT INTO leader_election.lease (election, term, yielding, yield_ordered, yields) SELECT %s, coalesce(max(term), 0), false, false, 0 FROM leader_election.history WHERE election = %s; with a greater term if old history was removed. Which runs were done is forgotten: see leader_election.set_run_done().",
+							 d->literal, d->literal, d->literal));
 }
 
 /*

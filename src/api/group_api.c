@@ -219,7 +219,7 @@ le_drop_group(PG_FUNCTION_ARGS)
 	(void) lock_owned(name);
 	foreach_ptr(Election, seat, le_elections_read_seats(name))
 	{
-		const Election *locked;
+		const Election *election;
 
 		CHECK_FOR_INTERRUPTS();
 		le_admin_see_to_epoch(seat->name);
@@ -227,8 +227,8 @@ le_drop_group(PG_FUNCTION_ARGS)
 			le_wait_retry_or_busy(seat->name);
 
 		/* Read once: an attempt that fails may have removed it. */
-		locked = le_election_get(seat->name);
-		while (!le_drop_locked(locked))
+		election = le_election_get(seat->name);
+		while (!le_drop_locked(election))
 			le_wait_retry_or_busy(seat->name);
 	}
 	while (!le_row_remove(TABLE_GROUP, le_key(name)))

@@ -60,8 +60,10 @@ overdue_for(View *view, const Vacancy *v, int64 vacant)
 			standing = Max(standing, now - c->stood);
 	}
 	overdue = vacant < 0 ? standing : Min(vacant, standing);
+
+	/* Nobody has noted yet who stood first: an initial delay is to begin. */
 	if (v->note_first_at != PG_INT64_MAX)
-		return 0;				/* an initial delay is to begin */
+		return Max(overdue - view->initial_delay, 0);
 
 	/* Until an epoch begins, the end of the grace is not known. */
 	if (v->barred_until > 0 && v->obstacle != OBSTACLE_EPOCH)

@@ -231,13 +231,24 @@ renew_late(Lease **lease, Candidacy *c)
 }
 
 /*
- * Lock the tables.  False: a poll has not got a lock at once.
+ * Lock the tables.  False: a poll has not got a lock at once.  It locks the
+ * indexes, too: a write waits for them, and an error would end the campaign.
  */
 static bool
 lock_tables(const StandCall *s)
 {
+	static const TableId written[] = {TABLE_CANDIDATE, TABLE_LEASE, TABLE_HISTORY};
+	bool		locked;
+
 	if (s->polls)
-		return le_store_try_lock(LE_TABLES, RowExclusiveLock);
+	{
+		locked = le_store_try_lock(LE_TABLES, RowExclusiveLock);
+		for (int i = 0; i < lengthof(written); i++)
+			locked = locked &&
+				le_table_lock_indexes(le_store.table[written[i]].rel,
+									  RowExclusiveLock, false);
+		return locked;
+	}
 	le_store_lock(LE_TABLES, RowExclusiveLock);
 	return true;
 }

@@ -232,7 +232,8 @@ extern void le_store_forget(void);
 /* table.c */
 extern Relation le_table_open(Oid table);
 extern bool le_table_is_blank(Oid table);
-extern bool le_table_lock_indexes(Oid table, LOCKMODE mode);
+extern bool le_table_lock_relation(Oid oid, LOCKMODE mode, bool wait);
+extern bool le_table_lock_indexes(Oid table, LOCKMODE mode, bool wait);
 pg_noreturn extern void le_table_report_dropped(void);
 
 /* shape.c */

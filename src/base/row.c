@@ -312,11 +312,13 @@ insert_index_entries(Relation rel, TupleTableSlot *slot, bool is_update,
 {
 	EState	   *estate = CreateExecutorState();
 	ResultRelInfo *target = makeNode(ResultRelInfo);
-	bool		evaluates = !has_only_our_indexes(rel);
+	bool		evaluates;
 	AsOwner		former;
 
-	if (!le_table_lock_indexes(RelationGetRelid(rel), RowExclusiveLock))
-		le_wait_as_lock_timeout();
+	(void) le_table_lock_indexes(RelationGetRelid(rel), RowExclusiveLock, true);
+
+	/* With the locks, we may have learned of another index. */
+	evaluates = !has_only_our_indexes(rel);
 	if (evaluates)
 		le_as_owner_begin(&former, rel);
 	InitResultRelInfo(target, rel, 0, NULL, 0);

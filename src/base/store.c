@@ -377,18 +377,6 @@ le_store_check_protocol(void)
 			 errhint("Reconnect: this session has loaded the library of an older version. If that does not help, install the new version on this server.")));
 }
 
-static bool
-lock_relation(Oid oid, LOCKMODE mode, bool wait)
-{
-	if (LeTryLockRelation(oid, mode))
-		return true;
-	if (!wait)
-		return false;
-	le_wait_as_lock_timeout();
-	LockRelationOid(oid, mode);
-	return true;
-}
-
 /*
  * Lock the view protocol, these tables in that mode, and their primary keys
  * for reading.
@@ -401,7 +389,7 @@ lock_tables(int tables, LOCKMODE mode, bool wait)
 
 	Assert(OidIsValid(protocol));
 	le_as_owner_check_none();
-	if (!lock_relation(protocol, AccessShareLock, wait))
+	if (!le_table_lock_relation(protocol, AccessShareLock, wait))
 		return false;
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
@@ -409,8 +397,8 @@ lock_tables(int tables, LOCKMODE mode, bool wait)
 
 		if ((tables & (1 << i)) == 0)
 			continue;
-		if (!lock_relation(le_store.table[i].rel, mode, wait) ||
-			!lock_relation(pkey, AccessShareLock, wait))
+		if (!le_table_lock_relation(le_store.table[i].rel, mode, wait) ||
+			!le_table_lock_relation(pkey, AccessShareLock, wait))
 			return false;
 		locked[i].pkey = pkey;
 	}

@@ -60,18 +60,33 @@ le_table_report_dropped(void)
 }
 
 /*
- * Lock all indexes of a table, as a write would, until the transaction ends,
- * but without a wait.  The caller has locked the table.  False: the lock of
- * one of them was not to be had at once.
+ * Lock a table of ours or its index until the transaction ends.  wait: for as
+ * long as the call may wait.
  */
 bool
-le_table_lock_indexes(Oid table, LOCKMODE mode)
+le_table_lock_relation(Oid oid, LOCKMODE mode, bool wait)
+{
+	if (LeTryLockRelation(oid, mode))
+		return true;
+	if (!wait)
+		return false;
+	le_wait_as_lock_timeout();
+	LockRelationOid(oid, mode);
+	return true;
+}
+
+/*
+ * The same for all indexes of a table that the caller has locked, as a write
+ * would lock them.
+ */
+bool
+le_table_lock_indexes(Oid table, LOCKMODE mode, bool wait)
 {
 	Relation	rel = table_open(table, NoLock);
 	bool		locked = true;
 
 	foreach_oid(index, RelationGetIndexList(rel))
-		locked = locked && LeTryLockRelation(index, mode);
+		locked = locked && le_table_lock_relation(index, mode, wait);
 	table_close(rel, NoLock);
 	return locked;
 }

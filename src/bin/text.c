@@ -96,6 +96,7 @@ decode(const char *text, int *length)
 			return NO_CHARACTER;
 		}
 	}
+
 	/* Each encoding has ASCII. */
 	if (*length == 1 && !IS_HIGHBIT_SET(text[0]))
 		return (unsigned char) text[0];

@@ -211,17 +211,18 @@ is_announced(const Old *old)
 /*
  * Delete terms that ended before that moment (of the wall clock), in the order
  * in which they began.  Go on with the walk, by at most so many entries, and
- * not past until (monotonic).  A row that another transaction has locked
+ * for no longer than max_time.  A row that another transaction has locked
  * stays, and so does a term whose end listeners do not know of: *left is set.
  * False: the walk is over.
  */
 bool
 le_history_prune(TimestampTz before, int limit,
-				 int64 until, Walk *walk, bool *left)
+				 int64 max_time, Walk *walk, bool *left)
 {
 	Walk		done = *walk;
 	bool		more;
 	List	   *found = find_old(before, limit, walk, &more);
+	int64		until = le_clock() + max_time;
 
 	foreach_ptr(const Old, old, found)
 	{

@@ -400,7 +400,7 @@ extern void le_history_end(Row *row, const char *reason, const char *detail,
 						   TimestampTz at);
 extern TimestampTz le_history_untold_since(const Mark *mark);
 extern bool le_history_prune(TimestampTz before,
-							 int limit, int64 until, Walk *walk, bool *left);
+							 int limit, int64 max_time, Walk *walk, bool *left);
 
 /* election.c */
 struct Pause;

@@ -121,7 +121,7 @@ announce(void *arg)
 						   AccessShareLock) ||
 		!le_store_try_lock(LE_TABLE_ANNOUNCED, RowExclusiveLock) ||
 		!le_table_lock_indexes(le_store.table[TABLE_ANNOUNCED].rel,
-							   RowExclusiveLock))
+							   RowExclusiveLock, false))
 		le_attempt_report_busy("a table or index that announcing needs is locked");
 	a->stage = QUEUEING;
 	lock_notify(a);
@@ -153,13 +153,15 @@ announce(void *arg)
  * Note what has come of each election, after the transaction has ended.
  */
 static void
-note_outcome(const Announcement *a, Outcome outcome, int64 *next)
+note_outcome(const Announcement *a, Outcome outcome, Round *round)
 {
 	foreach_ptr(const PendingItem, item, a->items)
 	{
 		le_attempt_ended(ATTEMPT_ANNOUNCE, item->election,
 						 outcome == DONE && item->told == NOTIFIED_LATER ? BUSY :
-						 outcome, next);
+						 outcome, &round->next);
+		round->untold |= outcome != DONE || item->told == NOTIFIED_PART ||
+			item->told == NOTIFIED_LATER;
 		if (outcome != DONE)
 			continue;
 		if (item->told == NOTIFIED_DROPPED)
@@ -207,7 +209,7 @@ announce_together(Round *round, List *items, int *from)
 		round->next = le_clock();
 	if (outcome != DONE && list_length(items) > 1)
 		return FAILED;
-	note_outcome(&a, outcome, &round->next);
+	note_outcome(&a, outcome, round);
 	*from = a.go_on_from;
 	return DONE;
 }
@@ -260,6 +262,7 @@ take_items(Round *round, int *from)
 		if (paused_until != 0)
 		{
 			round->next = Min(round->next, paused_until);
+			round->untold = true;
 			continue;
 		}
 		item = palloc0(sizeof(PendingItem));
@@ -285,7 +288,10 @@ le_announce(Round *round)
 	{
 		/* Settling calls this often: sort them when they can be told. */
 		if (round->pending != NIL)
+		{
 			round->next = Min(round->next, queue_at);
+			round->untold = true;
+		}
 		return;
 	}
 	round->pending = le_round_in_turn(round->pending, go_on_at);
@@ -301,6 +307,7 @@ le_announce(Round *round)
 	round->pending = list_copy_tail(round->pending, done);
 	if (round->pending != NIL)
 	{
+		round->untold = true;
 		round->next = Min(round->next, Max(queue_at, le_clock()));
 		strlcpy(go_on_at, ((Due *) linitial(round->pending))->election,
 				sizeof(go_on_at));

@@ -41,6 +41,7 @@ typedef struct RenewalBatch
 {
 	List	   *renewals;
 	bool		complete;		/* none of them was busy */
+	bool		renewed;		/* some of them are, which is to commit */
 	bool		scan_again;		/* something else may be due */
 } RenewalBatch;
 
@@ -76,6 +77,7 @@ renew_row(RowScan *scan, RenewalBatch *batch, Renewal *renewal, Proof *proof)
 						   &renewal->configured, proof, NULL))
 	{
 		case RENEWED:
+			batch->renewed = true;
 			renewal->new_deadline = lease->deadline_mono;
 			renewal->new_duration = lease->duration;
 			break;
@@ -126,8 +128,9 @@ renew_rows(void *arg)
 		renew_row(scan, batch, renewal, &proof);
 	le_scan_end(scan);
 
-	/* A wait for standbys or for a page may have swallowed a wake-up. */
-	batch->scan_again |= proof.required || le_xact_slow_writes != slow_writes;
+	/* A wait for standbys or for a page may swallow a wake-up. */
+	batch->scan_again |= (proof.required && batch->renewed) ||
+		le_xact_slow_writes != slow_writes;
 }
 
 /*
@@ -176,15 +179,15 @@ renew_each(Round *round, RenewalBatch *batch)
 			continue;
 		}
 
-		/* One that fails is tried again after a pause; it may have waited. */
-		if (!renew_batch(round, ATTEMPT_RENEW, election, &one))
-			batch->scan_again = true;
-		else
+		if (renew_batch(round, ATTEMPT_RENEW, election, &one))
 		{
 			batch->scan_again |= one.scan_again;
-			if (one.complete)
-				continue;
+			batch->complete &= one.complete;
+			continue;
 		}
+
+		/* It pauses from now on.  Its wait may have swallowed a wake-up. */
+		batch->scan_again = true;
 		batch->complete = false;
 		if (++failed == MANY_FAILURES)
 			break;

@@ -182,7 +182,7 @@ prune_history(void *arg)
 	table = le_store.table[TABLE_HISTORY].rel;
 	if (!le_store_try_lock(LE_TABLE_LEASE, AccessShareLock) ||
 		!le_store_try_lock(LE_TABLE_HISTORY, RowExclusiveLock) ||
-		!le_table_lock_indexes(table, RowExclusiveLock) ||
+		!le_table_lock_indexes(table, RowExclusiveLock, false) ||
 		!le_store_try_lock(LE_TABLE_ANNOUNCED, AccessShareLock))
 		le_attempt_report_busy("a table that old history is removed from is locked");
 	if (step->table != table)
@@ -191,7 +191,7 @@ prune_history(void *arg)
 		step->table = table;
 	}
 	step->more = le_history_prune(before, STEP_ROWS,
-								  le_clock() + STEP_TIME, &step->walk,
+								  STEP_TIME, &step->walk,
 								  &step->left);
 }
 

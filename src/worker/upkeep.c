@@ -277,6 +277,7 @@ scan_tables(void *arg)
 		round->new_incarnation = !round->inc->known;
 		scan.knows_standing = le_standing_scan(round);
 		scan.knows_marks = le_pending_begin_scan();
+		round->untold = !scan.knows_marks;
 		if (!scan.knows_marks)
 			round->next = Min(round->next, le_clock() + RETRY);
 	}

@@ -43,7 +43,7 @@
 
 #define LOCK_WAIT_MS	50		/* for a busy election, while others wait */
 #define SHORTEST_IDLE	(100 * MS)
-#define TELL_LIMIT		(60 * 1000 * MS)	/* DROP DATABASE waits for the worker */
+#define TELL_LIMIT		(60 * 1000 * MS)	/* DROP DATABASE fails meanwhile */
 #define TAKE_OVER_TRIES	100
 #define TAKE_OVER_MS	10		/* between two of them */
 
@@ -234,11 +234,11 @@ has_idled_enough(Round *round)
 	}
 
 	/* The launcher starts a worker in each database, just to have a look. */
-	if (launched && may_end_at_once && round->pending == NIL)
+	if (launched && may_end_at_once && !round->untold)
 		timeout = 0;
 
-	/* Nobody else would tell listeners, before the next call. */
-	if (round->pending != NIL)
+	/* Without us nobody tells them, until a call starts another worker. */
+	if (round->untold)
 		timeout = Max(timeout, TELL_LIMIT);
 	if (idle_since == 0)
 		idle_since = le_clock();

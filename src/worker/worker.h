@@ -55,6 +55,7 @@ typedef struct Round
 	int64		next;			/* when to begin the next round */
 	int64		renew_at;		/* when to renew the next lease */
 	List	   *pending;		/* Due: to notify listeners of */
+	bool		untold;			/* listeners may not have been told of all */
 
 	/* when the scan began with the leases; till then: when the round began */
 	int64		scanned_at;

@@ -216,6 +216,20 @@ $notify->free;
 wait_until(sub { $listener->told('^last$') == 2 }, 'the last change to be told');
 $listener->all_told_ok('^last$', 'the last candidate');
 wait_for($node, $NO_WORKER);
+
+# Nor if it is the table of what they know that is locked.
+is($last->query("SELECT leader_election.join('last', 'last')"), 2, 'it leads again');
+wait_until(sub { $listener->told('^last$') == 3 }, 'its term to be told');
+$observer = session($node, name => 'locks the table');
+$observer->query('BEGIN; LOCK TABLE leader_election.announced');
+$last->query("SELECT leader_election.leave('last')");
+$start = machine_time();
+wait_until(sub { machine_time() > $start + 2 || $last->query($NO_WORKER) eq 't' }, 'a worker that may read no marks');
+$observer->query('COMMIT');
+wait_until(sub { $listener->told('^last$') == 4 }, 'what came last to be told');
+$listener->all_told_ok('^last$', 'a table was locked');
+wait_for($node, $NO_WORKER);
+$observer->finish;
 $last->finish;
 $node->stop;
 done_testing();

@@ -369,6 +369,16 @@ wait_until(sub {
 	}, 'a renewal');
 pass('joins: until the row is free');
 
+# A campaign that may write polls again while an index is locked, and is elected then.
+call("SELECT leader_election.create_election('campaign')");
+call('BEGIN; ALTER INDEX leader_election.history_acquired_at SET TABLESPACE pg_default', $other);
+$admin->query_async("CALL leader_election.campaign('campaign', 'admin')");
+wait_for($alone, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = @{[ $admin->backend_pid ]}", 'Extension');
+is($other->query("SELECT count(*) FROM leader_election.lease WHERE election = 'campaign' AND leader IS NULL"), 1,
+	'an index: a campaign elects nobody');
+$other->query('COMMIT');
+like($admin->result, qr/^[1-9]\d*$/, 'until it is free');
+
 # Of the calls of one transaction the first begins the epoch, and all leave the rest to
 # later ones.
 $alone->backup('backup');
