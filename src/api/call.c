@@ -207,7 +207,7 @@ check_grant_type(TupleDesc desc, bool election)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("type \"%s.lease_grant\" is not as the extension has made it",
 						LE_SCHEMA),
-				 errhint("Undo that change, or drop and create the extension \"%s\" again.",
+				 errhint("Undo that change, or drop and create the extension \"%s\" again when no lease can last any more: its terms begin anew.",
 						 LE_EXTENSION)));
 }
 

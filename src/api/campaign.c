@@ -143,12 +143,14 @@ le_campaign(PG_FUNCTION_ARGS)
 	le_poll_begin(&poll);
 	do
 	{
-		WalMark		wal;
+		BoundedWaits waits;
 
 		ResetLatch(MyLatch);
-		le_xact_wal_begin(&wal);
+		le_wait_start();
+		le_wait_bounded_begin(&waits, s.who.election);
+		le_wait_as_lock_timeout();
 		next = poll_campaign(&s);
-		le_xact_wal_end(&wal);
+		le_wait_bounded_end(&waits);
 		term = next == 0 ? s.term : 0;
 		if (term != 0)
 			break;

@@ -60,10 +60,12 @@ describe_pause(const Diagnosis *d)
 static char *
 describe_change(const Diagnosis *d, const char *settings)
 {
-	return le_diagnose_owner_runs(d, d->group != NULL ?
+	const char *group = d->election != NULL ? d->election->group :
+		d->group->name;
+
+	return le_diagnose_owner_runs(d, group != NULL ?
 								  psprintf("alter_group(%s, %s)",
-										   quote_literal_cstr(d->group->name),
-										   settings) :
+										   quote_literal_cstr(group), settings) :
 								  psprintf("alter_election(%s, %s)", d->literal,
 										   settings));
 }
@@ -93,7 +95,8 @@ plain_value(const Diagnosis *d, const char *field)
 	if (IS("quorum"))
 		return psprintf("%d", d->election->quorum);
 	if (IS("twice the lease"))
-		return psprintf(INT64_FORMAT " ms", d->lease->duration / 1000 * 2);
+		return psprintf(INT64_FORMAT " ms",
+						d->election->lease_duration / 1000 * 2);
 	if (IS("until"))
 		return describe_until(d);
 	if (IS("pause"))

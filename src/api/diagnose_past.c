@@ -88,8 +88,9 @@ le_diagnose_no_lease(Diagnosis *d)
 	le_diagnose_say(d, SEVERITY_ERROR,
 					psprintf("Election %s has no lease row, without which nobody can be elected. Only a DELETE by hand removes it.",
 							 d->quoted),
-					psprintf("See who can write the tables: " WRITERS " Wait until its former lease, hold and takeover delay are over, as they were set when the row was deleted. Then run as a superuser: UPDATE leader_election.history SET ended_at = now(), reason = 'expired' WHERE election = %s AND ended_at IS NULL; INSERT INTO leader_election.lease (election, term, yielding, yield_ordered, yields) SELECT %s, coalesce(max(term), 0), false, false, 0 FROM leader_election.history WHERE election = %s; with a greater term if old history was removed. Which runs were done is forgotten: see leader_election.set_run_done().",
-							 d->literal, d->literal, d->literal));
+					psprintf("See who can write the tables: " WRITERS " Wait until its former lease, hold and takeover delay are over, as they were set when the row was deleted. Then run as a superuser: UPDATE leader_election.history SET ended_at = now(), reason = 'expired' WHERE election = %s AND ended_at IS NULL; INSERT INTO leader_election.lease (election, term, yielding, yield_ordered, yields) SELECT %s, max(term), false, false, 0 FROM (SELECT term FROM leader_election.history WHERE election = %s UNION ALL SELECT term FROM leader_election.announced WHERE election = %s UNION ALL SELECT term FROM leader_election.dropped UNION ALL SELECT dropped_term FROM leader_election.epoch) known; (A resource that has seen a higher term refuses this one: write that then.) Which runs were done is forgotten: see leader_election.set_run_done().",
+							 d->literal, d->literal, d->literal,
+							 d->literal));
 }
 
 /*
@@ -127,7 +128,7 @@ le_diagnose_rows(Diagnosis *d)
 		le_diagnose_say(d, SEVERITY_ERROR,
 						psprintf("The lease row of election %s has term " INT64_FORMAT ", and the history a later one, " INT64_FORMAT ": they were not written by the extension. Nobody can be elected, since terms would repeat.",
 								 d->quoted, lease->term, later),
-						psprintf("See who can write the tables: " WRITERS " Then run as a superuser: UPDATE leader_election.lease SET term = " INT64_FORMAT " WHERE election = %s;",
+						psprintf("See who can write the tables: " WRITERS " When nobody leads, run as a superuser: UPDATE leader_election.lease SET term = " INT64_FORMAT " WHERE election = %s AND leader IS NULL;",
 								 later, d->literal));
 	else if (lease->leader != NULL && !known)
 		le_diagnose_say(d, SEVERITY_WARNING,

@@ -114,7 +114,7 @@ failure_remedy(int code)
 		case ERRCODE_INSUFFICIENT_RESOURCES:
 			return "Make room on the server's disks, or in its memory, as the SQLSTATE says (53100: disk full).";
 		case ERRCODE_INTERNAL_ERROR:
-			return "If an index is damaged (XX002): REINDEX the tables of schema \"leader_election\". If a table is (XX001): restore it from a backup.";
+			return "If an index is damaged (XX002): REINDEX the tables of schema \"leader_election\". If a table is (XX001): restore the whole database from a backup. (A single table would bring back terms of before.)";
 		default:
 			return "See the server's log. If an index, a constraint or a column was added to a table of schema \"leader_election\", remove it.";
 	}

@@ -63,7 +63,7 @@ overdue_for(View *view, const Vacancy *v, int64 vacant)
 
 	/* Nobody has noted yet who stood first: an initial delay is to begin. */
 	if (v->note_first_at != PG_INT64_MAX)
-		return Max(overdue - view->initial_delay, 0);
+		overdue = Max(overdue - view->initial_delay, 0);
 
 	/* Until an epoch begins, the end of the grace is not known. */
 	if (v->barred_until > 0 && v->obstacle != OBSTACLE_EPOCH)

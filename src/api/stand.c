@@ -242,7 +242,9 @@ lock_tables(const StandCall *s)
 
 	if (s->polls)
 	{
-		locked = le_store_try_lock(LE_TABLES, RowExclusiveLock);
+		locked = le_store_try_lock(LE_TABLES, RowExclusiveLock) &&
+			(le_seat_number(s->who.election) == 0 ||
+			 le_store_try_lock(LE_TABLE_GROUP, AccessShareLock));
 		for (int i = 0; i < lengthof(written); i++)
 			locked = locked &&
 				le_table_lock_indexes(le_store.table[written[i]].rel,

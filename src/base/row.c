@@ -233,7 +233,9 @@ check_not_null(Relation rel, TupleTableSlot *slot)
 				 errmsg("column \"%s\" of table \"%s.%s\" admits no null value, which leader_election has to write",
 						name, LE_SCHEMA, RelationGetRelationName(rel)),
 				 errdetail("The column, or its NOT NULL constraint, was added to the extension's table."),
-				 errhint("Run ALTER TABLE %s.%s ALTER COLUMN %s DROP NOT NULL.",
+				 errhint(column->attidentity != '\0' ?
+						 "Run ALTER TABLE %s.%s DROP COLUMN %s." :
+						 "Run ALTER TABLE %s.%s ALTER COLUMN %s DROP NOT NULL.",
 						 LE_SCHEMA, RelationGetRelationName(rel),
 						 quote_identifier(name)),
 				 errtablecol(rel, column->attnum)));

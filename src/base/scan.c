@@ -76,7 +76,7 @@ le_scan_set_row(Row *row, TableId table, Relation rel, HeapTuple tuple)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has a row with a null value where the extension writes none",
 						LE_SCHEMA, RelationGetRelationName(rel)),
-				 errhint("Delete that row, or drop and create the extension \"%s\" again.",
+				 errhint("Delete that row, or drop and create the extension \"%s\" again when no lease can last any more: its terms begin anew.",
 						 LE_EXTENSION)));
 }
 

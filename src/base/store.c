@@ -221,7 +221,7 @@ le_store_get(void)
 				 errmsg("\"%s.%s\" is not as the extension has made it",
 						LE_SCHEMA, misshapen),
 				 errdetail("It, a column, a type, a NOT NULL constraint or an index of it has been changed, renamed or removed."),
-				 errhint("Undo that change, or drop and create the extension \"%s\" again.",
+				 errhint("Undo that change, or drop and create the extension \"%s\" again when no lease can last any more: its terms begin anew.",
 						 LE_EXTENSION)));
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NO_ELECTION),
@@ -386,6 +386,7 @@ lock_tables(int tables, LOCKMODE mode, bool wait)
 {
 	Oid			lease_oid = le_store.lease_oid;
 	Oid			protocol = le_store.protocol;
+	Oid			rel[TABLE_COUNT];
 
 	Assert(OidIsValid(protocol));
 	le_as_owner_check_none();
@@ -395,17 +396,18 @@ lock_tables(int tables, LOCKMODE mode, bool wait)
 	{
 		Oid			pkey = le_store.table[i].pkey;
 
+		rel[i] = le_store.table[i].rel;
 		if ((tables & (1 << i)) == 0)
 			continue;
-		if (!le_table_lock_relation(le_store.table[i].rel, mode, wait) ||
+		if (!le_table_lock_relation(rel[i], mode, wait) ||
 			!le_table_lock_relation(pkey, AccessShareLock, wait))
 			return false;
 		locked[i].pkey = pkey;
 	}
 
 	/*
-	 * Before we had the locks, the extension may have been dropped, or an
-	 * index replaced.
+	 * Before we had the locks, the extension may have been dropped, an index
+	 * replaced, or another table been given the name of one.
 	 */
 	le_store_get();
 	if (le_store.lease_oid != lease_oid || le_store.protocol != protocol)
@@ -413,15 +415,19 @@ lock_tables(int tables, LOCKMODE mode, bool wait)
 	if (!speaks_ours())
 		le_store_check_protocol();
 	for (int i = 0; i < TABLE_COUNT; i++)
+	{
 		locked[i].rel = le_store.table[i].rel;
+		if ((tables & (1 << i)) != 0 && locked[i].rel != rel[i])
+			le_table_report_dropped();
+	}
 	return true;
 }
 
 /*
  * Lock these tables (0: only the view protocol), which the call has found,
- * until the transaction ends.  From the first wait on, the server's own waits
- * in this call end when the call has waited for as long as it may.  55000: the
- * objects speak another protocol.
+ * until the transaction ends.  From the first wait on, and in a call that
+ * writes, the server's own waits end when the call has waited for as long as it
+ * may.  55000: the objects speak another protocol.
  */
 void
 le_store_lock(int tables, LOCKMODE mode)
@@ -439,6 +445,9 @@ le_store_lock(int tables, LOCKMODE mode)
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("this transaction has begun an epoch")));
+
+		/* The first write of a session opens all indexes of the table. */
+		le_wait_as_lock_timeout();
 	}
 	(void) lock_tables(tables, mode, true);
 }

@@ -200,7 +200,10 @@ le_pending_scan_lease(Round *round, const Lease *lease)
 		if (until <= le_clock())
 			(void) le_round_note(&round->pending, lease->election);
 		else
+		{
 			round->next = Min(round->next, until);
+			round->untold |= lease->term > 0;
+		}
 		return;
 	}
 	k->scan = scan_number;

@@ -40,6 +40,7 @@
 typedef struct RenewalBatch
 {
 	List	   *renewals;
+	bool		proven;			/* the standbys have confirmed */
 	bool		complete;		/* none of them was busy */
 	bool		renewed;		/* some of them are, which is to commit */
 	bool		scan_again;		/* something else may be due */
@@ -121,6 +122,7 @@ renew_rows(void *arg)
 		le_scan_end(scan);
 	if (!le_proof_make(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
+	batch->proven = true;
 	(void) le_sessions_remember();
 	batch->complete = true;
 	scan = le_scan_find_begin(TABLE_LEASE, 1, NULL);
@@ -156,8 +158,8 @@ renew_batch(Round *round, AttemptKind kind, const char *election,
 
 /*
  * These leases could not be renewed together: one of their rows may be broken.
- * If there are several, renew them one by one.  After MANY_FAILURES leave the
- * rest: probably no renewal works at all.
+ * If there are several, renew them one by one.  After MANY_FAILURES, or where
+ * nothing is proven in time, leave the rest: probably no renewal works at all.
  */
 static void
 renew_each(Round *round, RenewalBatch *batch)
@@ -183,6 +185,8 @@ renew_each(Round *round, RenewalBatch *batch)
 		{
 			batch->scan_again |= one.scan_again;
 			batch->complete &= one.complete;
+			if (!one.proven)
+				break;
 			continue;
 		}
 

@@ -115,7 +115,8 @@ try_to_end(void)
 	bool		work = false;
 
 	le_lock_release(LOCK_WORKER);
-	if (le_attempt_guard(look_once_more, &work, "looking once more") != DONE)
+	if (le_attempt_guard(look_once_more, &work, "looking once more") != DONE ||
+		MyLatch->is_set)
 		work = true;
 	return !work || !take_over();
 }
@@ -242,6 +243,10 @@ has_idled_enough(Round *round)
 		timeout = Max(timeout, TELL_LIMIT);
 	if (idle_since == 0)
 		idle_since = le_clock();
+
+	/* Another round is due if one has been asked for meanwhile. */
+	if (round->next <= le_clock() || MyLatch->is_set)
+		return false;
 	if (le_clock() - idle_since >= timeout)
 	{
 		if (try_to_end())

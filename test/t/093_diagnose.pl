@@ -378,7 +378,7 @@ foreach my $n (1 .. 3)
 }
 finds('ended', qr/warning\|Within the last hour, 3 of 3 terms ended by "session ended"/, 'sessions that end');
 finds('reset', qr/warning\|Within the last hour, 3 of 3 terms ended by "session reset"/, 'pools');
-finds('short', qr/warning\|Within the last hour, 3 of 3 terms ended by "expired": .*lease_duration => '30 s'\);/,
+finds('short', qr/warning\|Within the last hour, 3 of 3 terms ended by "expired": .*lease_duration => '\d+ ms'\);/,
 	'leases that run out');
 $one->query("SELECT leader_election.create_election('handed', 'bully')");
 $one->query("SELECT leader_election.join('handed', 'one', 5)");

@@ -369,15 +369,46 @@ wait_until(sub {
 	}, 'a renewal');
 pass('joins: until the row is free');
 
-# A campaign that may write polls again while an index is locked, and is elected then.
-call("SELECT leader_election.create_election('campaign')");
+# A campaign polls again while something is locked, and is elected then.
+call("SELECT leader_election.create_election('campaign'), leader_election.create_group('of', 1)");
+foreach my $case (
+	[ 'an index', 'ALTER INDEX leader_election.history_acquired_at SET TABLESPACE pg_default', 'campaign' ],
+	[ 'groups', 'LOCK TABLE leader_election.election_group', 'of/1' ])
+{
+	my ($what, $lock, $election) = @$case;
+
+	call("BEGIN; $lock", $other);
+	$admin->query_async("CALL leader_election.campaign('$election', 'admin')");
+	wait_until(sub { $admin->finished
+				|| $other->query("SELECT wait_event_type FROM pg_stat_activity WHERE pid = @{[ $admin->backend_pid ]}") eq 'Extension' },
+		'a campaign that waits');
+	is($other->query("SELECT count(*) FROM leader_election.lease WHERE election = '$election' AND leader IS NULL"), 1,
+		"$what: a campaign elects nobody");
+	$other->query('COMMIT');
+	like($admin->result, qr/^[1-9]\d*$/, 'until it is free');
+}
+
+# A session's first write opens all indexes, and waits for them no longer than for others.
+call("SELECT leader_election.leave('campaign')");
+my $cold = session($alone, name => 'cold');
+my $held = call("SELECT term FROM leader_election.acquire('campaign', 'cold')");
 call('BEGIN; ALTER INDEX leader_election.history_acquired_at SET TABLESPACE pg_default', $other);
-$admin->query_async("CALL leader_election.campaign('campaign', 'admin')");
-wait_for($alone, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = @{[ $admin->backend_pid ]}", 'Extension');
-is($other->query("SELECT count(*) FROM leader_election.lease WHERE election = 'campaign' AND leader IS NULL"), 1,
-	'an index: a campaign elects nobody');
-$other->query('COMMIT');
-like($admin->result, qr/^[1-9]\d*$/, 'until it is free');
+$cold->query("SELECT leader_election.release('campaign', $held)");
+like($cold->sqlstate, qr/^(?:00000|55P03)$/, 'an index: a first write waits for a second at most');
+call('ROLLBACK', $other);
+$cold->finish;
+
+# Another table is given the name of one for whose lock a call waits.
+call($_, $other) foreach 'BEGIN', 'CREATE TABLE leader_election.c2 (LIKE leader_election.candidate INCLUDING ALL)',
+  'ALTER TABLE leader_election.candidate RENAME TO c1', 'ALTER INDEX leader_election.candidate_pkey RENAME TO c1_pkey',
+  'ALTER TABLE leader_election.c2 RENAME TO candidate', 'ALTER INDEX leader_election.c2_pkey RENAME TO candidate_pkey';
+$admin->query_async("SELECT term FROM leader_election.acquire('campaign', 'admin')");
+wait_for($alone, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = @{[ $admin->backend_pid ]}", 1);
+call('COMMIT', $other);
+is($admin->result, '', 'a table that was given the name: is not written to');
+is($admin->sqlstate, 'LE003', 'and the call says so');
+call($_, $other) foreach 'DROP TABLE leader_election.candidate', 'ALTER TABLE leader_election.c1 RENAME TO candidate',
+  'ALTER INDEX leader_election.c1_pkey RENAME TO candidate_pkey';
 
 # Of the calls of one transaction the first begins the epoch, and all leave the rest to
 # later ones.
