@@ -128,7 +128,7 @@ le_diagnose_rows(Diagnosis *d)
 		le_diagnose_say(d, SEVERITY_ERROR,
 						psprintf("The lease row of election %s has term " INT64_FORMAT ", and the history a later one, " INT64_FORMAT ": they were not written by the extension. Nobody can be elected, since terms would repeat.",
 								 d->quoted, lease->term, later),
-						psprintf("See who can write the tables: " WRITERS " When nobody leads, run as a superuser: UPDATE leader_election.lease SET term = " INT64_FORMAT " WHERE election = %s AND leader IS NULL;",
+						psprintf("See who can write the tables: " WRITERS " Then run as a superuser (with a term that nobody has been told): UPDATE leader_election.lease SET term = " INT64_FORMAT " + 1 WHERE election = %s;",
 								 later, d->literal));
 	else if (lease->leader != NULL && !known)
 		le_diagnose_say(d, SEVERITY_WARNING,

@@ -127,7 +127,7 @@ $as{writer}->query("UPDATE leader_election.lease SET leader = 'one'");
 unlike(diagnose('e'), qr/not written/, 'no more');
 $as{writer}->query("INSERT INTO leader_election.history (election, term, leader, kind, role, acquired_at) VALUES ('e', 1000, 'x', 'session', 'x', now())");
 is($as{writer}->sqlstate, '00000', 'a later term in the history');
-my $repair = qr/error\|The lease row of election "e" has term $term, and the history a later one, 1000: .*\|.*(UPDATE leader_election.lease SET term = 1000 WHERE election = 'e';)/;
+my $repair = qr/error\|The lease row of election "e" has term $term, and the history a later one, 1000: .*\|.*(UPDATE leader_election.lease SET term = 1000 \+ 1 WHERE election = 'e';)/;
 finds('e', $repair, 'is found');
 my ($remedy) = diagnose('e') =~ $repair;
 $leader->kill;
