@@ -321,6 +321,9 @@ delete $ENV{PGAPPNAME};
 	local $ENV{PGCLIENTENCODING} = 'LATIN1';
 	is((ask(connstr('postgres'), 'run', '-e', 'latin', '-n', "a\x9Bz\xE9", '--', 'true'))[0], 0, 'LATIN1');
 	like((ask(connstr('postgres'), 'history', '-e', 'latin'))[1], qr/\ta\\x9Bz\xE9\t/, 'LATIN1: nothing that is not seen');
+	$ENV{PGCLIENTENCODING} = 'EUC_JP';
+	is((ask(connstr('postgres'), 'run', '-e', 'japan', '-n', "\xC6\xFC", '--', 'true'))[0], 0, 'EUC_JP');
+	like((ask(connstr('postgres'), 'history', '-e', 'japan'))[1], qr/\t\xC6\xFC\t/, 'EUC_JP: two bytes are one character');
 }
 
 # A name that the owner of a database gives to its time zone

@@ -415,6 +415,10 @@ $super->query("DELETE FROM leader_election.history WHERE election = 'frequent'")
 finds('frequent', qr/\w+\|Nobody leads election "frequent": its history does not tell who led last\./,
 	'and no history');
 
+$one->query('BEGIN; LOCK TABLE leader_election.election_group');
+is($super->query("SELECT count(*) > 0 FROM leader_election.diagnose('no such')"), 't', 'groups that are locked: it may be one');
+$one->query('ROLLBACK');
+
 $super->query("DELETE FROM leader_election.lease WHERE election = 'delayed'");
 finds('delayed', qr/error\|Election "delayed" has no lease row/, 'a row that is gone');
 

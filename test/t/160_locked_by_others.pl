@@ -137,6 +137,13 @@ foreach my $locked (@LOCKED)
 	call("SELECT leader_election.$o{undo}") if $o{undo};
 }
 
+# The row of a pause of all
+call('SELECT leader_election.pause_all()');
+call($_, $other) foreach 'BEGIN', row(pause_all => 'true');
+is($caller->sqlstate_of('SELECT leader_election.pause_all()'), '55P03', 'pause_all(), its row is locked: busy');
+call('ROLLBACK', $other);
+call('SELECT leader_election.resume_all()');
+
 # Who waits in a campaign for an election that cannot be made yet, makes it later.
 lock_it('LOCK TABLE leader_election.announced');
 is(call("CALL leader_election.campaign('made later', 'c', '100ms')", $caller), '', 'campaign(), the marks are locked: waits');

@@ -244,6 +244,26 @@ foreach my $lock ('ALTER INDEX leader_election.history_acquired_at SET TABLESPAC
 	pass('until they are unlocked');
 }
 
+# --- Names that are like a seat's, and are none
+
+foreach my $name ('/1', 'a/0', 'a/1x', 'a/1001')
+{
+	create($name);
+	is(call("SELECT count(*) FROM leader_election.acquire('$name', 'one')"), 1, "$name: an election");
+	is(call("SELECT count(*) FROM leader_election.election WHERE election = '$name' AND group_name IS NULL"), 1, "$name: of no group");
+}
+
+# --- Nothing is written where a leader that is asked to yield says what it has said
+
+create('says');
+my $says = call("SELECT term FROM leader_election.acquire('says', 's')");
+call("SELECT leader_election.request_yield('says')");
+call(qq(SELECT leader_election.renew('says', $says, metadata => '{"a": 1}')));
+my $row = "SELECT xmin, metadata FROM leader_election.lease WHERE election = 'says'";
+my $said = call($row);
+call(qq(SELECT leader_election.renew('says', $says, metadata => '{"a": 1}')));
+is(call($row), $said, 'metadata as they are are not written again');
+
 # --- An epoch that begins in the future was begun by another clock: there is a new one.
 
 create('clock', "lease_duration => '100ms'");
