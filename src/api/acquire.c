@@ -26,8 +26,10 @@ is_same_run(const char *a, const char *b)
 /*
  * Was the lease granted to this candidate, and for the same run, by the
  * running transaction?  Then every call of that statement returns it: SELECT
- * (acquire(...)).* calls the function once per column.  In a paused election
- * it may have been asked to yield at once.
+ * (acquire(...)).* calls the function once per column.
+ *
+ * That it has written the lease row is not enough: set_run_done() writes that of
+ * a leader of the same name, whose term nobody else is to be told.
  */
 static bool
 is_granted_here(const Lease *lease, const Candidate *who)
@@ -35,8 +37,7 @@ is_granted_here(const Lease *lease, const Candidate *who)
 	return lease->own_write && le_candidate_leads(who, lease) &&
 		is_same_run(who->run.name, lease->runs.present) &&
 		lease->deadline_mono - lease->duration == lease->acquired_mono &&
-		(!lease->yielding ||
-		 le_history_is_begun_here(lease->election, lease->term));
+		le_history_is_begun_here(lease->election, lease->term);
 }
 
 /*

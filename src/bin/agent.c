@@ -34,9 +34,9 @@ void
 agent_judge_health(Agent *a)
 {
 	int64		kill_at = now_us() + a->grace;
+	bool		passes = checker_passes(&a->checker, a->options->check_failures);
 
-	if (a->gone_by != NEVER ||
-		checker_passes(&a->checker, a->options->check_failures))
+	if (passes || a->gone_by != NEVER)
 		return;
 	pg_log_warning("leadership of election \"%s\" is given up: the check does not pass",
 				   a->shown);
@@ -49,7 +49,10 @@ agent_judge_health(Agent *a)
  * runs, a signal is passed on to it, a check that fails too often has it ended
  * at once, whatever the server is asked meanwhile, and only the command's end
  * stops a wait.  Otherwise a signal stops the wait.  News of the checker stop
- * waits for nothing else.
+ * waits for nothing else; they are read in any case, or each wait would end at
+ * once.
+ *
+ * A SIGHUP after another signal does not change what that one means.
  */
 static bool
 on_event(void *arg)
@@ -57,18 +60,20 @@ on_event(void *arg)
 	Agent	   *a = arg;
 	int			signo;
 	bool		lost;
+	bool		passes;
 
 	while ((signo = signals_next(a->signal_fd)) != 0)
 	{
-		a->signo = signo;
+		if (signo != SIGHUP || a->signo == 0)
+			a->signo = signo;
 		a->signalled = true;
 		message_send(a->guardian.socket, MESSAGE_SIGNAL, signo, 0);
 	}
 	guardian_reap(&a->guardian);
 	lost = checker_tend(&a->checker) && a->idle;
+	passes = checker_passes(&a->checker, 1);
 	if (a->guardian.pid == 0)
-		return a->signalled || lost ||
-			(checker_passes(&a->checker, 1) != a->healthy && a->idle);
+		return a->signalled || lost || (passes != a->healthy && a->idle);
 	agent_judge_health(a);
 	guardian_receive(&a->guardian);
 	return a->guardian.done || a->guardian.reaped || lost;

@@ -103,6 +103,7 @@ typedef struct Leadership
 {
 	Agent	   *agent;
 	char		term_dir[MAXPGPATH];
+	bool		file_is_old;	/* the term file has not got the term yet */
 	int64		next;			/* when to renew, or to connect, again */
 	bool		notified;		/* a notification has made next earlier */
 	int64		pause;			/* before the next try to connect */

@@ -23,6 +23,7 @@ command_prepare(Leadership *l)
 
 	if (!term_file_make(l->term_dir, sizeof(l->term_dir), a->grant.term))
 		return false;
+	l->file_is_old = false;
 	setenv("PG_LEADER_TERM", a->grant.term_text, 1);
 	setenv("PG_LEADER_TERM_FILE", term_file_path(l->term_dir, "term"), 1);
 	if (a->options->every > 0)

@@ -237,7 +237,7 @@ reap_all(GuardianState *g)
 			if (g->terminal_group != 0 && WSTOPSIG(status) == SIGTSTP)
 				(void) kill(-g->command, SIGCONT);
 		}
-		else if (pid == g->command)
+		else if (pid == g->command && !g->reaped)
 		{
 			g->reaped = true;
 			g->status = status;

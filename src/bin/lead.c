@@ -91,12 +91,18 @@ set_deadline(Leadership *l, const Grant *grant)
 	l->notified = false;
 	message_send(a->guardian.socket, MESSAGE_DEADLINE,
 				 (int) Min(a->lease / MSEC, PG_INT32_MAX), a->grant.deadline);
+	/* If that fails, the next renewal tries again. */
+	l->file_is_old |= new_term;
+	if (a->guardian.pid != 0 && l->file_is_old)
+	{
+		l->file_is_old = !term_file_write(l->term_dir, grant->term);
+		if (l->file_is_old)
+			pg_log_warning("could not write the term file: %m");
+	}
 	if (new_term)
 	{
 		l->began = grant->sent;
 		a->elected++;
-		if (a->guardian.pid != 0 && !term_file_write(l->term_dir, grant->term))
-			pg_log_warning("could not write the term file: %m");
 		pg_log_info("leading in term %lld", (long long) grant->term);
 	}
 	else

@@ -179,7 +179,7 @@ append_metric(PQExpBuffer buffer, const char *name, const char *type,
 			  const char *help, double value)
 {
 	appendPQExpBuffer(buffer,
-					  "# HELP pg_leader_%s %s\n# TYPE pg_leader_%s %s\npg_leader_%s{%s} %.15g\n",
+					  "# HELP pg_leader_%s %s\n# TYPE pg_leader_%s %s\npg_leader_%s{%s} %.16g\n",
 					  name, help, name, type, name, labels, value);
 }
 

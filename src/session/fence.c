@@ -184,6 +184,7 @@ void
 le_fence_by_term(const char *election, const int64 *term)
 {
 	uint64		changes = le_leadership_generation;
+	LOCKTAG		lock;
 	Lease	   *lease;
 
 	le_store_get();
@@ -203,8 +204,11 @@ le_fence_by_term(const char *election, const int64 *term)
 				 errmsg("nobody leads election \"%s\" in term " INT64_FORMAT,
 						election, *term),
 				 errhint("Do the leader's work only in the term in which it leads.")));
+
+	/* First what may fail: what is there then has to be of one term. */
+	lock = le_lock_mutex_tag(LOCK_ELECTION, election);
 	strlcpy(recent.election, election, sizeof(recent.election));
-	recent.lock = le_lock_mutex_tag(LOCK_ELECTION, election);
+	recent.lock = lock;
 	recent.lease_oid = le_store.lease_oid;
 	recent.term = lease->term;
 	recent.deadline = lease->deadline_mono;

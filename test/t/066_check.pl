@@ -19,6 +19,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
+use Worker;
 
 # A slow machine takes longer for a check that passes.
 my $MS = 200 * slowness();
@@ -531,6 +532,23 @@ foreach my $stopped (qw(check checker pg_leader))
 	is(reasons('late'), 'a:resigned a:leads', 'the same pg_leader leads when it is well');
 	$one->signal('TERM');
 	is($one->exit_code, 143, 'and ends as ever');
+}
+
+# While the command of a leader that is sick takes its time to end, pg_leader sleeps.
+{
+	my $one = pg_leader($node, '-e', 'sleeps', '-n', 'sleeps',
+		check('sleeps', '--check-every', '5s', '--check-timeout', '5s', '--check-failures', 1, '--grace', '8s'),
+		'--', $^X, '-e', '$SIG{TERM} = "IGNORE"; sleep 600');
+
+	wait_for_leader('sleeps', 'sleeps');
+	sick('sleeps');
+	wait_until(sub { $one->output =~ /the check does not pass/ }, 'the end to begin');
+	my $used = cpu_seconds($one->pid);
+	my $start = time;
+	wait_until(sub { time > $start + 3 }, 'three seconds');
+	cmp_ok(cpu_seconds($one->pid) - $used, '<', 0.3, 'nothing spins');
+	$one->signal('KILL');
+	$one->exit_code;
 }
 
 done_testing();

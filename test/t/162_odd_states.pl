@@ -253,6 +253,13 @@ foreach my $name ('/1', 'a/0', 'a/1x', 'a/1001')
 	is(call("SELECT count(*) FROM leader_election.election WHERE election = '$name' AND group_name IS NULL"), 1, "$name: of no group");
 }
 
+# --- Who writes the lease row of a leader of the same name is not told its term
+
+create('same name');
+call("SELECT leader_election.acquire('same name', 'one')", $other);
+is(call("SELECT leader_election.set_run_done('same name', NULL), (SELECT count(*) FROM leader_election.acquire('same name', 'one'))"),
+	'|0', 'set_run_done() and acquire() in one statement: no grant (G1)');
+
 # --- Nothing is written where a leader that is asked to yield says what it has said
 
 create('says');

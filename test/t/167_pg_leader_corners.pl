@@ -115,13 +115,39 @@ foreach my $case (@ANSWERS)
 # the folder of the file with the term: pg_leader leads all the same.
 {
 	my $server = HostileServer->new(answers => [ [ qr/FROM leader_election\.renew\(/, 'rows', [ 8, 3000, 'f' ] ] ]);
-	my $one = pg_leader($server->connstr, '-e', 'e', '-v', '--', 'sh', '-c', 'rm -r "${PG_LEADER_TERM_FILE%/*}"; exec sleep 600');
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my $one = pg_leader($server->connstr, '-e', 'e', '-v', '--', 'sh', '-c', qq(echo "\$PG_LEADER_TERM_FILE" >$dir/name; rm -r "\${PG_LEADER_TERM_FILE%/*}"; exec sleep 600));
 
 	wait_until(sub { $one->output =~ /leading in term 8/ }, 'the next term');
 	like($one->output, qr/warning: could not write the term file: No such file or directory$/m, 'the folder of the file is gone');
 	ok($one->guardian, 'its command runs on');
+	my ($file) = slurp_file("$dir/name") =~ /(.*)/;
+	mkdir($file =~ s/\/[^\/]*$//r) or die "mkdir: $!";
+	wait_until(sub { -e $file }, 'the next renewal');
+	is(slurp_file($file) =~ s/\n//r, 8, 'which writes the file');
 	$one->signal('TERM');
 	is($one->exit_code, 143, 'told to end');
+	$server->finish;
+}
+
+# SIGHUP after SIGTERM, as of a service or a session that ends, takes nothing back: with
+# --forever it does not stand again.
+{
+	my $server = HostileServer->new;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my $one = pg_leader($server->connstr, '-e', 'e', '--forever', '--', $^X, '-e',
+		qq(\$SIG{HUP} = sub { open my \$f, '>', '$dir/hup' }; \$SIG{TERM} = sub { open my \$f, '>', '$dir/term' };
+		open my \$f, '>', '$dir/runs'; until (-e '$dir/end') { select(undef, undef, undef, 0.01) }));
+
+	wait_until(sub { -e "$dir/runs" }, 'the command');
+	$one->signal('TERM');
+	wait_until(sub { -e "$dir/term" }, 'SIGTERM to be passed on');
+	$one->signal('HUP');
+	wait_until(sub { -e "$dir/hup" }, 'SIGHUP to be passed on');
+	unlink("$dir/runs");
+	append_to_file("$dir/end", '');
+	is($one->exit_code, 0, 'it ends with its command');
+	ok(!-e "$dir/runs", 'which does not run again');
 	$server->finish;
 }
 

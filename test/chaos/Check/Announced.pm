@@ -133,7 +133,11 @@ sub check_announced
 		}
 		$heard{$listener}{$election} = $listening{$session}{heard}{$election} = $e;
 		$listening{$session}{to} = $time;
-		$last_kept{$listener}{$election} = $e if $kept{"$election $term"} || $e->{counts};
+		# Of a term that is kept a failover may lose the end.
+		my $is_kept = $kept{"$election $term"}
+		  && ($event ne 'vacated' || !$row || ($row->{reason} // '') eq ($n->{reason} // ''));
+
+		$last_kept{$listener}{$election} = $e if $is_kept || $e->{counts};
 	}
 	return;
 }

@@ -76,6 +76,8 @@ sub check_taken
 	return if $row->{leader} ne $c->{candidate} || in_failover($c->{from}, $over) || in_failover($over - 2 * $lease_us, $over);
 	if ($row->{reason} eq 'session ended')
 	{
+		# Clients in other languages connect anew under the same number.
+		return if $languages{ $c->{candidate} =~ s/\d+$//r };
 		my $answered = $answered{ $c->{who} } or return;
 
 		$count{'terms that ended with their sessions'}++;
