@@ -96,7 +96,8 @@ plain_value(const Diagnosis *d, const char *field)
 		return psprintf("%d", d->election->quorum);
 	if (IS("twice the lease"))
 		return psprintf(INT64_FORMAT " ms",
-						d->election->lease_duration / 1000 * 2);
+						Min(d->election->lease_duration / 1000 * 2,
+							LE_LONGEST_LEASE_MS));
 	if (IS("until"))
 		return describe_until(d);
 	if (IS("pause"))

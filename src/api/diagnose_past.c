@@ -77,8 +77,8 @@ le_diagnose_announced(Diagnosis *d)
 }
 
 /*
- * The election has no lease row, which is made and dropped with it.  Until when
- * its former leader may act, or who had to wait, that row alone knew.
+ * The election has no lease row, which is made and dropped with it.  Only that
+ * row told until when the former leader may act.
  */
 void
 le_diagnose_no_lease(Diagnosis *d)
@@ -88,7 +88,7 @@ le_diagnose_no_lease(Diagnosis *d)
 	le_diagnose_say(d, SEVERITY_ERROR,
 					psprintf("Election %s has no lease row, without which nobody can be elected. Only a DELETE by hand removes it.",
 							 d->quoted),
-					psprintf("See who can write the tables: " WRITERS " Wait until its former lease, hold and takeover delay are over, as they were set when the row was deleted. Then run as a superuser: UPDATE leader_election.history SET ended_at = now(), reason = 'expired' WHERE election = %s AND ended_at IS NULL; INSERT INTO leader_election.lease (election, term, yielding, yield_ordered, yields) SELECT %s, max(term), false, false, 0 FROM (SELECT term FROM leader_election.history WHERE election = %s UNION ALL SELECT term FROM leader_election.announced WHERE election = %s UNION ALL SELECT term FROM leader_election.dropped UNION ALL SELECT dropped_term FROM leader_election.epoch) known; (A resource that has seen a higher term refuses this one: write that then.) Which runs were done is forgotten: see leader_election.set_run_done().",
+					psprintf("See who can write the tables: " WRITERS " Wait until its former lease, hold and takeover delay are over, as they were set when the row was deleted. Then run as a superuser: UPDATE leader_election.history SET ended_at = now(), reason = 'expired' WHERE election = %s AND ended_at IS NULL; INSERT INTO leader_election.lease (election, term, yielding, yield_ordered, yields) SELECT %s, max(term), false, false, 0 FROM (SELECT term FROM leader_election.history WHERE election = %s UNION ALL SELECT term FROM leader_election.announced WHERE election = %s UNION ALL SELECT term FROM leader_election.dropped UNION ALL SELECT dropped_term FROM leader_election.epoch) known; If a resource has seen a higher term, write that. Which runs were done is forgotten: see leader_election.set_run_done().",
 							 d->literal, d->literal, d->literal,
 							 d->literal));
 }

@@ -60,8 +60,9 @@ le_table_report_dropped(void)
 }
 
 /*
- * Lock a table of ours or its index until the transaction ends.  wait: for as
- * long as the call may wait.
+ * Lock a table, an index or the view of ours until the transaction ends.  With
+ * wait, wait for the lock as long as the call may wait (55P03).  False: without
+ * wait, it was not to be had at once.
  */
 bool
 le_table_lock_relation(Oid oid, LOCKMODE mode, bool wait)

@@ -13,7 +13,7 @@
 const ReasonText le_reasons[] = {
 	[REASON_EXPIRED] = {"expired", true, SEVERITY_WARNING,
 		"the lease ran out before it was renewed: the leader, the server or the standbys were slower than the lease",
-	"Find out what stalled the leader or the server then (logs, load, paused machines), or make the lease longer: {alter lease_duration => '{twice the lease}'}"},
+	"Find out what stalled the leader or the server then (logs, load, paused machines), or, for a longer lease, {alter lease_duration => '{twice the lease}'}"},
 	[REASON_SESSION_ENDED] = {"session ended", true, SEVERITY_WARNING,
 		"the leader's program or its connection ended",
 	"Look into the logs of the programs and of the server for what ended the connections: crashes, restarts, timeouts, proxies."},
@@ -25,7 +25,7 @@ const ReasonText le_reasons[] = {
 	"Find out why there was a failover: the logs of the servers, and of what manages them."},
 	[REASON_YIELDED] = {"yielded", true, SEVERITY_NOTICE,
 		"the leader was asked to yield, by the strategy, a drain, a pause or request_yield()",
-	"If it was the strategy, have candidates stand for a while before the leader is asked: {alter preempt_delay => '1 min'}"},
+	"If it was the strategy, and candidates are to stand for a while before the leader is asked, {alter preempt_delay => '1 min'}"},
 	[REASON_TRANSFERRED] = {"transferred", false, SEVERITY_NOTICE,
 		"the leader handed its lease to another candidate, by transfer()",
 	"If nobody meant that, look into the programs: they call transfer()."},

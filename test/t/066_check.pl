@@ -537,7 +537,7 @@ foreach my $stopped (qw(check checker pg_leader))
 # While the command of a leader that is sick takes its time to end, pg_leader sleeps.
 {
 	my $one = pg_leader($node, '-e', 'sleeps', '-n', 'sleeps',
-		check('sleeps', '--check-every', '5s', '--check-timeout', '5s', '--check-failures', 1, '--grace', '8s'),
+		check('sleeps', '--check-every', "${MS}ms", '--check-timeout', "${MS}ms", '--check-failures', $FAILURES, '--grace', '8s'),
 		'--', $^X, '-e', '$SIG{TERM} = "IGNORE"; sleep 600');
 
 	wait_for_leader('sleeps', 'sleeps');
@@ -545,7 +545,7 @@ foreach my $stopped (qw(check checker pg_leader))
 	wait_until(sub { $one->output =~ /the check does not pass/ }, 'the end to begin');
 	my $used = cpu_seconds($one->pid);
 	my $start = time;
-	wait_until(sub { time > $start + 3 }, 'three seconds');
+	wait_until(sub { time > $start + 4 }, 'four seconds, with news of the checker');
 	cmp_ok(cpu_seconds($one->pid) - $used, '<', 0.3, 'nothing spins');
 	$one->signal('KILL');
 	$one->exit_code;

@@ -15,10 +15,11 @@ use warnings;
 
 use Exporter qw(import);
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw($NO_WORKER $ONE_WORKER $WORKER_PID $WORKERS
-  cpu_seconds stop_worker wait_for_renewal);
+  cpu_seconds stop_worker transactions_in wait_for_renewal);
 
 our $WORKERS =
     "pg_stat_activity WHERE backend_type = 'leader_election worker'"
@@ -59,6 +60,19 @@ sub cpu_seconds
 	my @stat = split / /, slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr;
 
 	return ($stat[11] + $stat[12]) / 100;
+}
+
+# How many transactions the session's database has in so many seconds. A worker that makes
+# one after the other has a thousand in a second.
+sub transactions_in
+{
+	my ($session, $seconds) = @_;
+	my $query = 'SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()';
+	my $before = $session->query($query);
+	my $start = machine_time();
+
+	wait_until(sub { machine_time() > $start + $seconds }, "$seconds s");
+	return $session->query($query) - $before;
 }
 
 # Waits until the lease of an election is one that was renewed or granted after
