@@ -44,7 +44,9 @@ typedef struct WalMark
 extern uint64 le_xact_writes;
 extern uint64 le_xact_slow_writes;
 extern bool le_xact_holds;
+extern bool le_xact_is_ending;
 
+extern void le_xact_check_not_ending(void);
 extern void le_xact_wal_begin(WalMark *mark);
 extern void le_xact_wal_end(const WalMark *mark);
 

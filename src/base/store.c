@@ -434,6 +434,7 @@ le_store_lock(int tables, LOCKMODE mode)
 {
 	if (mode > AccessShareLock)
 	{
+		le_xact_check_not_ending();
 		le_wait_for_room();
 
 		/*

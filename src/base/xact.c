@@ -32,6 +32,29 @@ uint64		le_xact_slow_writes = 0;
 bool		le_xact_holds = false;
 
 /*
+ * The callbacks before the end of this transaction have begun: fences are
+ * looked at, and the commit is made durable, only there.
+ */
+bool		le_xact_is_ending = false;
+
+/*
+ * Refuse what these callbacks would have had to see.  Libraries that were
+ * loaded before this one come after it, and may run statements.
+ */
+void
+le_xact_check_not_ending(void)
+{
+	if (le_xact_is_ending)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("cannot fence a transaction, or write, while it is being committed"),
+				 errdetail("Another library has called %s when the transaction's fences were checked already.",
+						   LE_EXTENSION),
+				 errhint("Call it earlier in the transaction, or load that library after %s.",
+						 LE_EXTENSION)));
+}
+
+/*
  * From here to le_xact_wal_end(), what the server logs on the side, when reads tidy
  * up pages, does not count as this transaction's own, unless we write a logged
  * row.  Without that, the commit of a call that has changed nothing would wait

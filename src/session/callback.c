@@ -65,6 +65,7 @@ end_of_xact(XactEvent event)
 	le_lock_forget();
 	le_store_forget();
 	le_xact_holds = false;
+	le_xact_is_ending = false;
 	is_committing = event == XACT_EVENT_COMMIT;
 	if (is_committing)
 		le_commit_start_worker();
@@ -78,11 +79,13 @@ on_xact_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			le_xact_is_ending = true;
 			le_fence_check();
 			le_session_mark_losses();
 			le_commit_before();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
+			le_xact_is_ending = true;
 			le_fence_refuse_prepare();
 			le_commit_before_prepare();
 			break;

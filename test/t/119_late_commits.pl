@@ -21,6 +21,7 @@ my $LONG = 4_000_000;     # what is not ended by then is left alone
 my $gate = PostgreSQL::Test::Utils::tempdir() . '/gate';
 my $config = compile_library('wait_at_commit') . qq(
 leader_election.lease_duration = '${LEASE}us'
+max_prepared_transactions = 2
 );
 my $make = q(CREATE TABLE written (what text);
 	CREATE FUNCTION wait_at_commit(text, text) RETURNS void LANGUAGE c AS 'wait_at_commit');
@@ -329,6 +330,60 @@ sub contest
 	pass('deaf: its session was ended');
 	is($control->query("SELECT count(*) FROM written WHERE what = 'deaf'"), 1,
 		'deaf: but it was committed while its term was the last one (G8)');
+}
+
+# -- What another library calls from its own part of a commit: before ours it is fenced like
+# anything else,
+{
+	my ($leader, $next) = contest('called');
+	my $call = "SELECT leader_election.assert_leader(''called'', 1)";
+	my $run = sub {
+		my ($session, $statement, $end) = @_;
+
+		$control->query('TRUNCATE written');
+		$session->query($_)
+		  for 'BEGIN', "INSERT INTO written VALUES ('called')",
+		  "SELECT wait_at_commit('run', '$statement')";
+		$session->query($end // 'COMMIT');
+		return $session->sqlstate;
+	};
+	my $is_written = sub { return $control->query('SELECT count(*) FROM written'); };
+
+	$control->query("CREATE TABLE guarded_too (what text);
+		CREATE TRIGGER only_the_leader BEFORE INSERT ON guarded_too FOR EACH STATEMENT
+			EXECUTE FUNCTION leader_election.only_leader('called')");
+	my $first = writer('comes first', last => 1);
+	is($run->($first, $call), '00000', 'called: before our look: committed');
+	is($is_written->(), 1, 'called: before our look: and written');
+
+	# after it, it would not be looked at again, so it is refused,
+	my $last = writer('comes last');
+	is($run->($last, $call), '25000', 'called: after our look: refused (G8)');
+	is($is_written->(), 0, 'called: after our look: nothing was written');
+	is($run->($last, $call, "PREPARE TRANSACTION 'late'"), '25000', 'called: and in PREPARE TRANSACTION');
+	is($control->query('SELECT count(*) FROM pg_prepared_xacts'), 0, 'called: nothing was prepared');
+
+	# unless the transaction was fenced by that term before. What writes is refused, too:
+	# it may have to be durable.
+	$last->query($_) for 'BEGIN', "SELECT leader_election.assert_leader('called', 1)",
+	  "SELECT wait_at_commit('run', '$call')", 'COMMIT';
+	is($last->sqlstate, '00000', 'called: a fence that is there already');
+	$last->query("SELECT wait_at_commit('run', \$\$SELECT leader_election.acquire('granted late', 'x')\$\$)");
+	is($last->sqlstate, '25000', 'called: a grant after our part of the commit is refused (G6)');
+	is($control->query("SELECT count(*) FROM leader_election.election WHERE election = 'granted late'"), 0,
+		'called: nothing of it is left');
+	is($last->acquire('granted late', 'x'), 1, 'called: the session goes on');
+
+	# The trigger
+	$last = writer('leads');
+	$leader->query("SELECT leader_election.leave('called')");
+	$next->query("SELECT leader_election.leave('called')");
+	is($last->query("SELECT leader_election.join('called', 'leads')") =~ /^\d+$/, 1, 'called: leads');
+	is($run->($last, "INSERT INTO guarded_too VALUES (1)"), '25000', 'called: the trigger, after our look');
+	is($control->query('SELECT count(*) FROM guarded_too'), 0, 'called: the trigger: nothing was written');
+	$last->query('INSERT INTO guarded_too VALUES (1)');
+	is($last->sqlstate, '00000', 'called: the session leads on, and writes');
+	$_->finish foreach $first, $last;
 }
 
 # -- A transaction that fails gives the lock back before other libraries clean up,

@@ -15,9 +15,11 @@
 #include <unistd.h>
 
 #include "access/xact.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
@@ -27,7 +29,7 @@ PG_FUNCTION_INFO_V1(wait_at_commit);
 extern PGDLLEXPORT void _PG_init(void);
 
 static char how[16] = "";
-static char file[MAXPGPATH];
+static char file[MAXPGPATH];	/* or a statement */
 
 static void
 wait_for_file(bool can_be_interrupted)
@@ -44,10 +46,23 @@ wait_for_file(bool can_be_interrupted)
 }
 
 static void
+run_statement(void)
+{
+	SPI_connect();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_execute(file, false, 0);
+	PopActiveSnapshot();
+	SPI_finish();
+}
+
+static void
 on_xact_event(XactEvent event, void *arg)
 {
 	bool		fails = strcmp(how, "fail") == 0;
 
+	if ((event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE) &&
+		strcmp(how, "run") == 0)
+		run_statement();
 	if (event == XACT_EVENT_PRE_COMMIT)
 	{
 		if (fails)
@@ -57,7 +72,8 @@ on_xact_event(XactEvent event, void *arg)
 		if (strcmp(how, "deaf") == 0)
 			wait_for_file(false);
 	}
-	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
+	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+			 event == XACT_EVENT_PREPARE)
 	{
 		if (event == XACT_EVENT_ABORT && (fails || strcmp(how, "abort") == 0))
 			wait_for_file(false);
@@ -68,7 +84,8 @@ on_xact_event(XactEvent event, void *arg)
 /*
  * The running transaction waits before its commit, and can be interrupted
  * ("wait") or not ("deaf"); or fails before its commit, if it gets there, and
- * waits when it is aborted ("fail"); or only the latter ("abort").
+ * waits when it is aborted ("fail"); or only the latter ("abort").  Or it runs a
+ * statement before its commit, or before it is prepared ("run").
  */
 Datum
 wait_at_commit(PG_FUNCTION_ARGS)
