@@ -24,6 +24,7 @@
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/backend_status.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/wait_event.h"
 
@@ -195,21 +196,34 @@ LeInsertIndexTuples(ResultRelInfo *target, TupleTableSlot *slot,
 /*
  * Do commits of this server wait for synchronous standbys?  A backend reads
  * the setting again only between two commands of its client, so that its own
- * value may be old.  The checkpointer tells all backends by a flag in shared
+ * value may be old.  The checkpointer tells all backends by a byte in shared
  * memory: that counts as well.
+ *
+ * The byte was true or false before 17.5, 16.9 and 15.13, and has flags since.
+ * The library may have been built for an older or newer minor release than the
+ * server that has loaded it: what the server says of itself counts.
  */
 static inline bool
 LeSyncStandbysDefined(void)
 {
+	const volatile uint8 *status;
+	int			server;
+
 	if (max_wal_senders == 0)
 		return false;
 	if (SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0')
 		return true;
-#ifdef SYNC_STANDBY_DEFINED		/* from 17.5, 16.9 and 15.13 on */
-	return (WalSndCtl->sync_standbys_status & SYNC_STANDBY_DEFINED) != 0;
+#ifdef SYNC_STANDBY_DEFINED
+	status = &WalSndCtl->sync_standbys_status;
 #else
-	return WalSndCtl->sync_standbys_defined;
+#define SYNC_STANDBY_DEFINED	(1 << 1)
+	status = (const volatile uint8 *) &WalSndCtl->sync_standbys_defined;
 #endif
+	server = atoi(GetConfigOption("server_version_num", false, false));
+	if (server < 150013 || (server >= 160000 && server < 160009) ||
+		(server >= 170000 && server < 170005))
+		return *status != 0;
+	return (*status & SYNC_STANDBY_DEFINED) != 0;
 }
 
 /*
