@@ -129,14 +129,17 @@ bool
 le_session_alive(int64 session_id)
 {
 	Remembered *session;
-	bool		found;
+	bool		alive;
 
 	if (remembered == NULL)
 		return test_session(session_id);
-	session = hash_search(remembered, &session_id, HASH_ENTER, &found);
-	if (!found)
-		session->alive = test_session(session_id);
-	return session->alive;
+	session = hash_search(remembered, &session_id, HASH_FIND, NULL);
+	if (session != NULL)
+		return session->alive;
+	alive = test_session(session_id);	/* may fail, and leaves no entry then */
+	session = hash_search(remembered, &session_id, HASH_ENTER, NULL);
+	session->alive = alive;
+	return alive;
 }
 
 /*

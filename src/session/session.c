@@ -94,10 +94,10 @@ init_candidacies(void)
 {
 	if (candidacies != NULL)
 		return;
-	on_shmem_exit(on_session_exit, (Datum) 0);
 	candidacies = le_hash_make("leader_election candidacies", LE_NAME_MAX + 1,
 							   sizeof(Candidacy), HASH_STRINGS,
 							   TopMemoryContext);
+	on_shmem_exit(on_session_exit, (Datum) 0);
 }
 
 /*
@@ -170,10 +170,15 @@ le_session_add(const char *election,
 			   const char *candidate, const Role *role, int64 session_id,
 			   bool campaigning)
 {
+	LOCKTAG		lock = le_session_lock_tag(session_id);
+	const LOCALLOCK *lock_entry = LeLockEntry(&lock, ExclusiveLock);
+	LOCKTAG		election_lock = le_lock_mutex_tag(LOCK_ELECTION, election);
 	Candidacy  *c;
 	bool		found;
 
 	init_candidacies();
+
+	/* What may fail was done before: a candidacy is never there in part. */
 	c = hash_search(candidacies, election, HASH_ENTER, &found);
 	Assert(!found);
 	memset((char *) c + sizeof(c->election), 0,
@@ -182,9 +187,9 @@ le_session_add(const char *election,
 	c->role = role->oid;
 	namestrcpy(&c->role_name, role->name);
 	c->session_id = session_id;
-	c->lock = le_session_lock_tag(session_id);
-	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
-	c->election_lock = le_lock_mutex_tag(LOCK_ELECTION, election);
+	c->lock = lock;
+	c->lock_entry = lock_entry;
+	c->election_lock = election_lock;
 	c->lease_oid = le_store.lease_oid;
 	c->made = true;
 	c->campaigning = campaigning;
