@@ -135,6 +135,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	le_store_get();
 	if (le_acquire_is_in_vain(&a))
 	{
+		le_wait_start();
 		le_start_ensure_worker(true);
 		return (Datum) 0;
 	}

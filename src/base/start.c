@@ -104,14 +104,14 @@ start(bool urgent, int64 give_up_at)
  * the call has written its candidacy.  If many calls find no worker at once,
  * one of them starts it and waits until it is there, so that none of the
  * others does.  The polls of a waiting campaign are not urgent: they do not
- * start one worker after the other if these die at once.  False: there is
- * none, and none can be had.
+ * start one worker after the other if these die at once.  The wait is one of
+ * the call's (le_wait_start()).  False: there is none, and none can be had.
  */
 bool
 le_start_ensure_worker(bool urgent)
 {
 	int64		now = le_clock();
-	int64		give_up_at = now + START_WAIT;
+	int64		give_up_at = now + Min(START_WAIT, le_wait_left());
 	BgwHandleStatus status;
 	pid_t		pid;
 

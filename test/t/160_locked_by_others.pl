@@ -307,6 +307,7 @@ call("SELECT leader_election.create_election('brief', lease_duration => '100 ms'
 	leader_election.create_group('briefs', 1, lease_duration => '100 ms')");
 call("SELECT pg_terminate_backend(pid) FROM $WORKERS");
 wait_for($node, $NO_WORKER);
+my @impatient = map { session($node, name => "impatient $_", options => '-c lock_timeout=20ms') } 1 .. 5;
 my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 stop_process($postmaster);
 is($caller->sqlstate_of("SELECT leader_election.join('led', 'caller')"), '00000', 'the postmaster hangs: join() works');
@@ -314,7 +315,14 @@ is($caller->sqlstate_of("SELECT leader_election.join('e', 'caller')"), '00000', 
 is(call("SELECT leader_election.join('brief', 'admin')"), '', 'a lease that is over when the wait for a worker ends is no grant');
 is(call("SELECT count(*) FROM leader_election.join_group('briefs', 'other')", $other), 0, 'nor is that of a seat');
 is(call("SELECT count(*) FROM leader_election.history WHERE election LIKE 'brief%'"), 2, 'though both had been granted');
+
+# A call waits for a worker only for as long as it may wait at all. (A slow machine may be
+# slow once.)
+my @waited = map { $_->query("SELECT -leader_election._monotonic_clock(), leader_election.join('led', '@{[ $_->backend_pid ]}'),
+	leader_election._monotonic_clock()") =~ /^(-\d+)\|\|(\d+)$/ ? $1 + $2 : die 'no times' } @impatient;
+cmp_ok((sort { $a <=> $b } @waited)[0], '<', 450_000, 'nor does a call wait longer than its lock_timeout');
 resume_process($postmaster);
+$_->finish foreach @impatient;
 wait_for($node, $ONE_WORKER);
 
 # --- The catalog of databases is locked: no worker gets as far as to work.
