@@ -214,6 +214,6 @@ le_diagnose_preload(Diagnosis *d)
 	database = get_database_name(MyDatabaseId);
 	le_diagnose_say(d, SEVERITY_NOTICE,
 					"This database has foreign servers, and the library is not preloaded: a session that uses one before its first call holds the lock of an election while it commits there, when it is fenced.",
-					psprintf("If transactions that use foreign servers are fenced, run as a superuser, for new sessions: ALTER DATABASE %s SET session_preload_libraries = 'leader_election'; or put it into shared_preload_libraries.",
+					psprintf("If transactions that use foreign servers are fenced, run as a superuser, for new sessions: ALTER DATABASE %s SET session_preload_libraries = 'leader_election'; or put it into shared_preload_libraries. If that setting names other libraries now, name them after it, as 'leader_election', 'others'.",
 							 database != NULL ? quote_identifier(database) : "this"));
 }

@@ -325,7 +325,7 @@ le_fence_check(void)
 					 errmsg("leadership of election \"%s\" was lost before commit",
 							fence->election),
 					 errdetail("Term " INT64_FORMAT " is over.", fence->term),
-					 errhint("Nothing of this transaction was written. Repeat it only if you are elected again.")));
+					 errhint("Nothing of this transaction was written in this database. Repeat it only if you are elected again.")));
 		}
 	}
 	CurrentResourceOwner = owner;

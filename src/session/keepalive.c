@@ -25,7 +25,9 @@
  * the session of a dead peer ends later, but it ends.
  *
  * Invariant: what the session sets itself stays, then and afterwards; only the
- * value that RESET would give is replaced, and put back in the end.
+ * value that RESET would give is replaced, and put back in the end.  (It counts
+ * as an override from then on: the session follows the configuration file no
+ * more in these settings.)
  *
  *-------------------------------------------------------------------------
  */

@@ -196,11 +196,17 @@ foreach my $table (qw(candidate election_group))
 # -- Foreign servers, and no library preloaded
 
 $super->query('CREATE FOREIGN DATA WRAPPER fdw; CREATE SERVER there FOREIGN DATA WRAPPER fdw');
-finds('e', qr/notice\|This database has foreign servers, and the library is not preloaded.*\|.*: ALTER DATABASE postgres SET session_preload_libraries = 'leader_election';/,
+finds('e', qr/notice\|This database has foreign servers, and the library is not preloaded.*\|.*: ALTER DATABASE postgres SET session_preload_libraries = 'leader_election';.* If that setting names other libraries now, name them after it/,
 	'a foreign server');
-$super->query("ALTER DATABASE postgres SET session_preload_libraries = 'leader_election'");
-my $preloaded = session($node, name => 'preloaded', user => 'reader', options => $NO_WAIT);
-unlike(diagnose('e', $preloaded), qr/foreign servers/, 'not where the library is loaded first');
+my $preloaded;
+foreach my $libraries ("'leader_election', 'plpgsql'", q('plpgsql', '$libdir/leader_election'))
+{
+	$super->query("ALTER DATABASE postgres SET session_preload_libraries = $libraries");
+	is($super->sqlstate, '00000', "session_preload_libraries = $libraries");
+	$preloaded->finish if defined $preloaded;
+	$preloaded = session($node, name => 'preloaded', user => 'reader', options => $NO_WAIT);
+	unlike(diagnose('e', $preloaded), qr/foreign servers/, 'not where the library is loaded first');
+}
 $checker->query($_) for 'BEGIN', 'LOCK TABLE pg_foreign_server';
 like(diagnose('e'), qr/"one" leads(?!.*foreign servers)/s, 'nor can it be told while the catalog is locked');
 $checker->query('ROLLBACK');
