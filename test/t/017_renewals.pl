@@ -16,6 +16,7 @@ use lib $FindBin::RealBin;
 use LeaderElection;
 use MachineTime;
 use PostgreSQL::Test::Utils;
+use SyncStandby;
 use Test::More;
 use Worker;
 
@@ -298,4 +299,66 @@ sub renewed_with
 
 $observer->finish;
 $node->stop;
+
+# -- A lease that cannot be renewed has each renewed alone. Once synchronous standbys fall
+# silent, the first of these waits for them, and no other does.
+{
+	my $pair = SyncStandby->new(config => "client_min_messages = warning\n");
+	my $primary = $pair->{primary};
+	my $gate = session($primary, name => 'gate');
+	my @leaders = map { session($primary, name => "leads $_") } 1 .. 6;
+	my $worker = "FROM $WORKERS AND state = 'active'";
+	my %alone;
+
+	$gate->query(<<'END');
+CREATE FUNCTION fails(election text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	is_closed text := $q$SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711)$q$;
+	closed boolean;
+BEGIN
+	EXECUTE is_closed INTO closed;
+	IF NOT closed THEN
+		RETURN true;
+	END IF;
+	WHILE closed LOOP
+		PERFORM pg_sleep(0.01);
+		EXECUTE is_closed INTO closed;
+	END LOOP;
+	RAISE EXCEPTION 'as the test wants it';
+END $$;
+ALTER TABLE leader_election.lease ADD CONSTRAINT fails CHECK (election <> 'broken' OR public.fails(election));
+END
+	is($gate->sqlstate, '00000', 'silent: a constraint');
+	foreach my $i (0 .. $#leaders)
+	{
+		my $election = $i ? "whole $i" : 'broken';
+
+		$gate->query("SELECT leader_election.create_election('$election', lease_duration => '3 s')");
+		is($leaders[$i]->query("SELECT leader_election.join('$election', 'leader')"), 1, "silent: $election is led");
+	}
+	$gate->query('SELECT pg_advisory_lock(4711)');
+	wait_for($primary, "SELECT count(*) $worker AND wait_event = 'PgSleep'", 1);
+	$pair->stop_line;
+	$gate->query('SELECT pg_advisory_unlock(4711)');
+
+	# Until the worker is beyond that: which of its transactions took long?
+	wait_until(
+		sub {
+			my ($what, $since, $long) = split /\|/, $pair->{observer}->query("SELECT query, xact_start,
+				clock_timestamp() - xact_start > '500 ms' $worker AND wait_event IS DISTINCT FROM 'PgSleep'");
+
+			return 0 if !defined $since;
+			$alone{$since} = 1 if $long eq 't' && $what =~ /as the test wants it/;
+			return %alone && $what !~ /as the test wants it/;
+		},
+		'the worker to go on');
+	cmp_ok(scalar keys %alone, '<', scalar @leaders, 'silent: the standbys are not asked for each lease');
+	$pair->resume_line;
+	wait_for($primary, 'SELECT count(*) FROM leader_election.status WHERE state = \'led\'', scalar @leaders);
+	pass('silent: all are led when they confirm again');
+	$_->finish foreach @leaders, $gate;
+	$pair->{standby}->stop;
+	$primary->stop;
+}
+
 done_testing();
