@@ -110,12 +110,12 @@ le_role_get(const Row *row, int name, int id)
 }
 
 /*
- * Have a row mean this role (NULL or "": none), by the name that it has now.
+ * Have a row mean this role ("": none), by the name that it has now.
  */
 void
 le_role_set(Row *row, int name, int id, const Role *role)
 {
-	bool		is_one = role != NULL && role->name[0] != '\0';
+	bool		is_one = role->name[0] != '\0';
 	const char *present = is_one ? le_role_name(role) : NULL;
 
 	LE_SET_IF(row, name, is_one, LE_NAME(present));
