@@ -325,6 +325,7 @@ wait_for($node, "SELECT leader_election.leader('stuck')", 'three');
 # -- The worker is gone.
 
 $one->query("SELECT leader_election.create_election('$_', initial_delay => '1 h')") for qw(waits deleted);
+$one->query("SELECT leader_election.create_election('idle'), leader_election.create_group('idle group', 1)");
 $three->query("SELECT leader_election.join('waits', 'three')");
 $super->query("DELETE FROM leader_election.lease WHERE election = 'deleted'");
 $worker = $super->query($WORKER_PID);
@@ -335,6 +336,7 @@ my $NONE = qr/warning\|No worker runs in this database/;
 finds('waits', $NONE, 'where somebody waits for a delay');
 finds('deleted', $NONE, 'where the lease row is gone');
 finds('seats', $NONE, 'in a group');
+unlike(diagnose($_), $NONE, "$_: nobody needs one") for 'idle', 'idle group';
 foreach my $table (qw(election candidate))
 {
 	$checker->query($_) for 'BEGIN', "LOCK TABLE leader_election.$table";

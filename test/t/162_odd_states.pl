@@ -246,12 +246,17 @@ foreach my $lock ('ALTER INDEX leader_election.history_acquired_at SET TABLESPAC
 
 # --- Names that are like a seat's, and are none
 
-foreach my $name ('/1', 'a/0', 'a/1x', 'a/1001')
+foreach my $name ('/1', 'a/0', 'a/1x', 'a/1001', 'a/b')
 {
 	create($name);
 	is(call("SELECT count(*) FROM leader_election.acquire('$name', 'one')"), 1, "$name: an election");
 	is(call("SELECT count(*) FROM leader_election.election WHERE election = '$name' AND group_name IS NULL"), 1, "$name: of no group");
 }
+
+# In a group of that name who leads them has no seat yet.
+call("SELECT leader_election.create_group('a', 2)");
+is(call("SELECT election FROM leader_election.acquire_any('a', 'one')"), 'a/1', 'they are no seats of that group either');
+is(call("SELECT count(*) FROM leader_election.acquire_any('a', 'one')"), 0, 'which has a limit of one');
 
 # --- Who writes the lease row of a leader of the same name is not told its term
 
