@@ -167,9 +167,9 @@ le_lock_holds_exclusive(void)
 }
 
 /*
- * The tag of a mutex: LOCK_ELECTION is the one around the holder of the lease
- * of the election of this name, LOCK_GROUP the one around who has which seats
- * of the group of this name.
+ * The tag of a mutex: LOCK_ELECTION protects who holds the lease of the
+ * election of this name, LOCK_GROUP who has which seats of the group of this
+ * name.
  */
 LOCKTAG
 le_lock_mutex_tag(LockClass class, const char *name)

@@ -55,9 +55,9 @@ le_xact_check_not_ending(void)
 }
 
 /*
- * From here to le_xact_wal_end(), what the server logs on the side, when reads tidy
- * up pages, does not count as this transaction's own, unless we write a logged
- * row.  Without that, the commit of a call that has changed nothing would wait
+ * From here to le_xact_wal_end(), what the server logs on the side, when reads
+ * tidy up pages, does not count as this transaction's own, unless we write a
+ * logged row.  Without that, the commit of a call that has changed nothing would wait
  * for a flush, and for synchronous standbys: that may be for ever.  (A
  * transaction that has no ID yet has logged nothing of its own.)
  */

@@ -20,8 +20,8 @@
  *
  * - A count under the group lock lasts as long as this transaction holds that
  *	 lock: nobody else grants or reserves a seat meanwhile, and a seat that the
- *	 transaction changes itself is counted again.  Whoever releases the lock
- *	 forgets the count.  So that a call on all seats does not count all of them
+ *	 transaction changes itself is counted again.  The process that releases
+ *	 the lock forgets the count.  So that a call on all seats does not count all of them
  *	 for each, it keeps the lock from one seat to the next (le_cap_keep()), but
  *	 never while it waits.
  *
@@ -119,7 +119,7 @@ count_locked(const ElectionGroup *group)
  * Take the group lock of an election, if it is a seat of a group, and count.
  * From here on it is remembered how many seats each candidate has.  wait: queue
  * for the lock for a while (le_wait_for_group()).  False: another process has
- * it.  Whoever takes it several times has to release it as often.
+ * it.  A caller that takes it several times releases it as often.
  */
 bool
 le_cap_lock(const Election *election, bool wait)

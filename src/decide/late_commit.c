@@ -95,9 +95,9 @@ forget_commits(int64 now)
 }
 
 /*
- * Is the session of this commit to be told to end, if its lease is the one
- * that was over when the commit was first seen?  A commit that has waited for
- * standbys, as we have, gets its time after that.
+ * Is the session of this commit to be told to end?  Only if the lease is still
+ * that which was over when the commit was first seen.  A commit that has waited
+ * for standbys, as we have, gets its time after that.
  */
 static bool
 is_late(const LateCommit *c, const Lease *lease, int64 now)

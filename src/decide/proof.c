@@ -115,8 +115,8 @@ le_proof_stands(const Proof *proof)
 }
 
 /*
- * Do the standbys know the epoch that a new term is of, so that whichever is
- * promoted goes on above it?  And is the proof fresh enough for a lease?
+ * Do the standbys know the epoch that a new term is of, so that a standby that
+ * is promoted goes on above it?  And is the proof fresh enough for a lease?
  */
 bool
 le_proof_grants(const Proof *proof, const Incarnation *inc)

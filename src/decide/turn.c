@@ -58,8 +58,8 @@ wait_to_retry(const Turn *turn, const char *election)
 
 /*
  * Try to take the locks under which a lease may be granted: the group lock, if
- * the election belongs to a group, and the election lock.  Without the one,
- * the other is of no use, and would be in the way of other processes.
+ * the election belongs to a group, and the election lock.  One of them
+ * without the other is of no use, and would be in the way of other processes.
  */
 static bool
 try_locks(const Election *election)

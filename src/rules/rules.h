@@ -74,7 +74,7 @@ typedef struct ViewReader
 	/* make the View's contenders: all who stand, live or not */
 	void		(*read) (View *view);
 
-	/* the one who stands and succeeds; NULL: there is none */
+	/* the successor, if it stands; NULL: it does not */
 	Contender  *(*read_successor) (View *view);
 
 	/* set what each contender and the holder lead */

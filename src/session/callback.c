@@ -8,7 +8,8 @@
  * Before a commit:
  *
  * 1. The fences look whether their terms still lead.  From here on they hold
- *	  election locks, and an error still rolls back.
+ *	  election locks, an error still rolls back, and other libraries can add
+ *	  no fence and write nothing of ours.
  *
  * 2. A session that has lost its session lock marks itself as one that lives,
  *	  while it still is in a transaction.

@@ -299,8 +299,9 @@ release_locks(void)
 }
 
 /*
- * The owner of the locks is the one that release_locks() finds when the
- * transaction is aborted.
+ * The fences look at the commit whether their terms still lead: LE002 if one of
+ * them does not.  The locks belong to the transaction's resource owner, under
+ * which release_locks() looks for them when the transaction is aborted.
  */
 void
 le_fence_check(void)

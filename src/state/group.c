@@ -139,9 +139,9 @@ le_group_withdraws(const ElectionGroup *group, const char *election)
 }
 
 /*
- * May the name of that election be the one of a seat that a group, which is
- * remembered, has no more?  That saves reading the settings of all other
- * elections.
+ * Is that a name of a seat that a remembered group has no more?  Whether the
+ * election is of the group only its settings tell: of all others these need not
+ * be read.
  */
 bool
 le_group_may_withdraw(const char *election)
