@@ -6,10 +6,11 @@
  *		the server starts or is promoted, and after a worker was terminated.
  *
  * The launcher starts a worker in each database, one after the other.  A
- * worker that finds nothing to do ends by itself, so that the launcher needs
- * to know nothing of the extension.  A worker that is terminated while it has
- * work sets the launcher's latch, and the launcher goes through all databases
- * again.
+ * worker that finds nothing to do, or another worker, ends by itself, so that
+ * the launcher needs to know nothing of the extension.  A worker that is
+ * terminated while it has work sets the launcher's latch, and the launcher goes
+ * through all databases again.  It does so, too, when anything else has set its
+ * latch (a reload, say), which it cannot tell from that.
  *
  * Invariant: a wake-up is never lost.  One that comes while the launcher goes
  * through the databases, or makes a pause, is kept for the next sleep.
@@ -39,7 +40,7 @@
 #define NO_SLOT_RETRY_MS	10000
 #define SHORTEST_PAUSE_MS	100 /* between two rounds, at first */
 #define LONGEST_PAUSE_MS	10000	/* and while workers are terminated */
-#define QUIET_MS			1000	/* a longer round makes the pause short */
+#define QUIET_MS			1000	/* a longer sleep makes the pause short */
 
 /*
  * Sleep for ms (0: forever).  A wake-up ends the sleep if wakeable; otherwise
@@ -108,18 +109,41 @@ list_databases(MemoryContext context)
 }
 
 /*
+ * The same, from that one on, if it is there, and then from the first one on.
+ */
+static List *
+list_databases_from(Oid first, MemoryContext context)
+{
+	List	   *databases = list_databases(context);
+	List	   *before = NIL;
+
+	if (!list_member_oid(databases, first))
+		return databases;
+	while (linitial_oid(databases) != first)
+	{
+		before = lappend_oid(before, linitial_oid(databases));
+		databases = list_delete_first(databases);
+	}
+	return list_concat(databases, before);
+}
+
+/*
  * Start a worker in each database.  Before the next one, give a worker time to
  * end: so all that end need only one slot, beyond those of workers that stay.
- * False if there was no slot.
+ * False if there was no slot: the next call begins with that database, or those
+ * before it could take the only slot each time.
  */
 static bool
 start_workers(MemoryContext context)
 {
-	foreach_oid(database, list_databases(context))
+	static Oid	first = InvalidOid;
+
+	foreach_oid(database, list_databases_from(first, context))
 	{
 		BackgroundWorkerHandle *handle;
 		pid_t		pid;
 
+		first = database;
 		if (!le_start_worker(database, true, &handle))
 			return false;
 		for (int i = 0; i < SETTLE_TRIES; i++)
@@ -129,6 +153,7 @@ start_workers(MemoryContext context)
 			nap(SETTLE_MS, false);
 		}
 	}
+	first = InvalidOid;
 	return true;
 }
 
@@ -148,7 +173,7 @@ leader_election_launcher_main(Datum arg)
 	for (;;)
 	{
 		bool		started;
-		int64		round_at = le_clock();
+		int64		slept_at;
 
 		ResetLatch(MyLatch);
 		MemoryContextReset(context);
@@ -157,13 +182,14 @@ leader_election_launcher_main(Datum arg)
 			ereport(LOG,
 					(errmsg("leader_election: no free background worker slot"),
 					 errhint("Consider increasing \"max_worker_processes\".")));
+		slept_at = le_clock();
 		nap(started ? 0 : NO_SLOT_RETRY_MS, true);
 
 		/*
 		 * Workers that are terminated again and again come back later each
-		 * time.
+		 * time.  To go through many databases takes long, and is no sleep.
 		 */
-		pause = le_clock() - round_at > QUIET_MS * INT64CONST(1000) ?
+		pause = le_clock() - slept_at > QUIET_MS * INT64CONST(1000) ?
 			SHORTEST_PAUSE_MS : Min(pause * 2, LONGEST_PAUSE_MS);
 		nap(pause, false);
 	}

@@ -76,17 +76,27 @@ look_once_more(void *arg)
 }
 
 /*
+ * The launcher starts a worker in each database, just to have a look.
+ */
+static bool
+is_launched(void)
+{
+	return MyBgworkerEntry->bgw_extra[0] != 0;
+}
+
+/*
  * Take the worker's lock.  If another worker has it, that one may be about to
  * end, and may not have seen the candidacy that we were started for: wait for
- * it.  False: the other worker goes on, or a third one waits for its lock
- * already.
+ * it.  But the launcher starts us for no candidacy: then leave the slot to the
+ * next database.  False: the other worker goes on, or a third one waits for its
+ * lock already.
  */
 static bool
 take_over(void)
 {
 	bool		taken = le_lock_worker();
 
-	if (taken || !le_lock_take(LOCK_NEXT_WORKER))
+	if (taken || is_launched() || !le_lock_take(LOCK_NEXT_WORKER))
 		return taken;
 	for (int i = 0; i < TAKE_OVER_TRIES && !taken; i++)
 	{
@@ -225,7 +235,6 @@ has_idled_enough(Round *round)
 {
 	static bool may_end_at_once = true;
 	static int64 idle_since = 0;	/* 0: there was work in the last round */
-	bool		launched = MyBgworkerEntry->bgw_extra[0] != 0;
 	int64		timeout = le_worker_idle_timeout_ms * MS;
 
 	if (round->work)
@@ -234,8 +243,7 @@ has_idled_enough(Round *round)
 		return false;
 	}
 
-	/* The launcher starts a worker in each database, just to have a look. */
-	if (launched && may_end_at_once && !round->untold)
+	if (is_launched() && may_end_at_once && !round->untold)
 		timeout = 0;
 
 	/* Without us nobody tells them, until a call starts another worker. */

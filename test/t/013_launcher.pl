@@ -20,15 +20,16 @@ my $node = new_server(
 	streaming => 1,
 	config => q(
 leader_election.lease_duration = '2s'
+max_worker_processes = 24
 ));
 my $control = session($node, name => 'control');
 
 # No call of the extension's: those would start a worker themselves.
 sub wait_for_worker
 {
-	my ($dbname, $but_not) = @_;
+	my ($dbname, $but_not, $where) = @_;
 
-	return wait_for($node,
+	return wait_for($where // $node,
 		"SELECT count(*) > 0 FROM $WORKERS AND datname = '$dbname'"
 		  . ' AND pid <> ' . ($but_not // 0));
 }
@@ -182,6 +183,31 @@ pass('and no worker, where there is no candidate');
 	$leader->finish;
 }
 
+# -- Workers that are terminated again and again come back later each time, also where
+# there are so many databases that it takes a while to go through all of them.
+
+{
+	my @leaders = (session($node, name => 'leader'));
+	my ($kills, $elapsed) = (0, 0);
+
+	foreach my $dbname (map { "many_$_" } 1 .. 12)
+	{
+		$control->query("CREATE DATABASE $dbname TEMPLATE one");
+		push @leaders, session($node, name => $dbname, dbname => $dbname);
+	}
+	$_->query("SELECT leader_election.join('e', 'leader')") foreach @leaders;
+	wait_for_worker("many_$_") foreach 1 .. 12;
+	while ($elapsed < 3 && $kills++ < 20)
+	{
+		my $pid = worker_pid('postgres');
+
+		$control->query("SELECT pg_terminate_backend($pid)");
+		$elapsed = wait_for_worker('postgres', $pid);
+	}
+	cmp_ok($elapsed, '>=', 3, "the pauses grow: worker $kills comes back after $elapsed s");
+	$_->finish foreach @leaders;
+}
+
 # -- The launcher itself is terminated. And at a promotion, there is one.
 
 {
@@ -209,6 +235,37 @@ pass('and no worker, where there is no candidate');
 		'1', 'and nobody has lost a lease');
 	$leader->kill;
 	$control->kill;
+}
+
+# -- There are slots for the workers that are needed, and no other. A database that has its
+# worker does not take the slot of another one, whose worker was terminated.
+
+{
+	my $spare = new_server(
+		name => 'spare',
+		preload => 1,
+		config => q(
+leader_election.lease_duration = '1h'
+max_worker_processes = 3
+max_logical_replication_workers = 0
+max_parallel_workers = 0
+));
+	my %leader;
+
+	$spare->safe_psql('postgres', 'CREATE DATABASE last');
+	$spare->safe_psql('last', 'CREATE EXTENSION leader_election');
+	foreach my $dbname (qw(postgres last))
+	{
+		$leader{$dbname} = session($spare, name => $dbname, dbname => $dbname);
+		$leader{$dbname}->query("SELECT leader_election.join('e', 'leader')");
+		wait_for_worker($dbname, 0, $spare);
+	}
+	my $pid = $leader{last}->query("SELECT pid FROM $WORKERS AND datname = 'last'");
+	$leader{last}->query("SELECT pg_terminate_backend($pid)");
+	wait_for_worker('last', $pid, $spare);
+	pass('the only slot is for the database whose worker was terminated');
+	$_->finish foreach values %leader;
+	$spare->stop;
 }
 
 # -- There is no slot for a worker. The launcher says so, and goes by the settings
