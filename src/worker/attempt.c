@@ -204,7 +204,8 @@ le_attempt_guard(Work work, void *arg, const char *activity)
 		 * succeed with their room.  Only the try that freed them is logged,
 		 * not all those that follow while the table stays full.
 		 */
-		if (no_room && (le_room_for_locks(1) || le_room_free_reserved()))
+		if (no_room && (le_room_for_locks(1) || le_room_free_reserved()) &&
+			is_new())
 			EmitErrorReport();
 		FlushErrorState();
 		RESUME_INTERRUPTS();

@@ -24,6 +24,8 @@ $node->safe_psql('postgres', q{
 	BEGIN
 		IF election LIKE 'broken%' THEN
 			RAISE EXCEPTION E'no room\tfor\x7f"%"', election USING ERRCODE = 'disk_full';
+		ELSIF election = 'memory' THEN
+			RAISE EXCEPTION 'no memory for %', election USING ERRCODE = 'out_of_memory';
 		END IF;
 		RETURN true;
 	END $$});
@@ -178,6 +180,18 @@ wait_until(sub { server('worker_failing_seconds') eq '0' }, 'no failure');
 pass('a call that elects ends the trouble');
 is(scalar(() = slurp_file($node->logfile) =~ /\] ERROR:  no room\tfor\x7f"broken"$/mg) < 5 ? 1 : 0, 1,
 	'the log does not repeat it again and again');
+
+# Want of memory, too, is logged once, although it is tried again soon.
+my @memory = stand('memory');
+my $offset = -s $node->logfile;
+$super->query('ALTER TABLE leader_election.lease ADD CONSTRAINT c CHECK (public.is_fine(election)) NOT VALID');
+$memory[0]->kill;
+wait_until(sub { server('worker_failures >= 20') eq 't' }, 'the worker to fail');
+is(server('worker_sqlstate'), '53200', 'it has no memory');
+is(scalar(() = slurp_file($node->logfile, $offset) =~ /\] ERROR:  no memory for memory$/mg), 1, 'the log says so once');
+$super->query('ALTER TABLE leader_election.lease DROP CONSTRAINT c');
+wait_until(sub { server('worker_failing_seconds') eq '0' }, 'no failure');
+$memory[1]->finish;
 
 # -- With what all elections need: an index that somebody has added
 
