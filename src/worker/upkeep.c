@@ -393,9 +393,13 @@ do_round(Round *round)
 	(void) le_upkeep_sees_roles();
 	if (elect_before_scan(round) || renew_before_scan(round) || !try_to_scan(round))
 		return;
-	if (round->new_incarnation &&
-		le_attempt(ATTEMPT_BEGIN_EPOCH, NULL, begin_epoch, NULL, &round->next))
-		round->next = le_clock();
+	if (round->new_incarnation)
+	{
+		if (le_attempt(ATTEMPT_BEGIN_EPOCH, NULL, begin_epoch, NULL, &round->next))
+			round->next = le_clock();
+		else
+			round->work = true; /* the grace counts from then on */
+	}
 	if (round->renew_at <= le_clock())
 		le_renewal_all(round);
 	changed = le_elect_all(round);

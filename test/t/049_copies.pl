@@ -142,4 +142,23 @@ is($third->query("SELECT leader_election.release('twice', 1)"),
 	't', 'twice: and given back by it');
 $third->finish;
 
+# While the table of epochs is locked, no epoch begins. The worker does not end meanwhile,
+# although nobody stands: the grace is over for the first one that does.
+$node->append_conf('postgresql.conf', "leader_election.worker_idle_timeout = '100ms'");
+$node->reload;
+$control->query('CREATE DATABASE bare');
+$node->safe_psql('bare', 'CREATE EXTENSION leader_election');
+my $idle = copy('bare', 'idle');
+my $keeper = session($node, name => 'keeper', dbname => 'idle');
+$keeper->query('BEGIN; LOCK TABLE leader_election.epoch IN SHARE MODE');
+$idle->query("SELECT leader_election.drain_candidate('nobody')");
+wait_for($node, "SELECT query ~ 'SQLSTATE 55P03.*starting an epoch' FROM pg_stat_activity
+	WHERE datname = 'idle' AND backend_type = 'leader_election worker'");
+$keeper->query('COMMIT');
+wait_for($node, 'SELECT count(*) FROM leader_election.epoch', 2, undef, 'idle');
+pass('idle: an epoch begins as soon as it can, without a candidate');
+wait_for($node, "SELECT count(*) FROM pg_stat_activity
+	WHERE datname = 'idle' AND backend_type = 'leader_election worker'", 0);
+pass('idle: and then the worker ends');
+
 done_testing();
