@@ -50,8 +50,8 @@ le_create_election(PG_FUNCTION_ARGS)
 }
 
 /*
- * 42809 if the election is a seat of a group: the group's settings are those
- * of all its seats.
+ * 42809 if the election, whose lock is held, is a seat of a group: the group's
+ * settings are those of all its seats.
  */
 static void
 check_no_seat(const Election *election, const char *instead)
@@ -100,6 +100,8 @@ le_admin_alter_owned(const char *name, FunctionCallInfo fcinfo, bool of_group,
 
 	le_admin_see_to_epoch(name);
 	election = le_call_lock_owned(name, &lease);
+	if (!of_group)
+		check_no_seat(election, "leader_election.alter_group()");
 	altered = *election;
 	(void) le_arg_settings(fcinfo, le_election_settings, of_group, checked,
 						   &altered);
@@ -126,13 +128,11 @@ le_alter_election(PG_FUNCTION_ARGS)
 	char	   *name = le_call_election(fcinfo, "leader_election.alter_election()");
 	Election	checked = {0};
 	BoundedWaits waits;
-	Election   *election;
 
 	(void) le_arg_settings(fcinfo, le_election_settings, false, NULL,
 						   &checked);
 	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
-	election = le_call_get_owned(name);
-	check_no_seat(election, "leader_election.alter_group()");
+	(void) le_call_get_owned(name);
 	le_call_check_new_owner(&checked.owner);
 	le_admin_alter_owned(name, fcinfo, false, &checked);
 	le_commit_wakes_worker();
@@ -172,8 +172,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_call_check("leader_election.drop_election()", false);
 	name = le_arg_name(fcinfo, 0, "election name");
 	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
-	election = le_call_get_owned(name);
-	check_no_seat(election, "leader_election.drop_group(), or leader_election.alter_group() with fewer seats");
+	(void) le_call_get_owned(name);
 	le_admin_see_to_epoch(name);
 
 	/*
@@ -190,8 +189,12 @@ le_drop_election(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(name);
 	}
 
-	/* It may have been dropped, and made again, before we had the locks. */
+	/*
+	 * It may have been dropped, and made again, as a seat of a group, before
+	 * we had the locks.
+	 */
 	election = le_call_get_owned(name);
+	check_no_seat(election, "leader_election.drop_group(), or leader_election.alter_group() with fewer seats");
 	while (!le_drop_locked(election))
 		le_wait_retry_or_busy(name);
 	le_wait_bounded_end(&waits);

@@ -257,6 +257,37 @@ wait_for($node, "SELECT count(*) FROM leader_election.announced a
 	WHERE NOT EXISTS (SELECT FROM leader_election.lease l WHERE l.election = a.election)", 0);
 pass('no mark is left without an election');
 
+# An election is dropped, and created again as a seat of a group, while a call waits for
+# its lock: the call is refused, like any that alters or drops a seat by itself.
+foreach my $sql ("alter_election('seat/1', quorum => 2)", "drop_election('seat/1')")
+{
+	my $maker = session($node, name => 'maker');
+	my $waits = session($node, name => 'waits');
+
+	wait_until(
+		sub {
+			call("SELECT leader_election.create_election('seat/1')", $maker);
+			call("BEGIN; SELECT leader_election.drop_election('seat/1')", $maker);
+			call(create_group('seat', 1), $maker);
+			$waits->query_async("SELECT leader_election.$sql");
+			wait_until(sub { $waits->finished
+				|| $maker->query("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+					AND NOT granted AND pid = " . $waits->backend_pid) > 0 },
+				'a call that waits');
+			call('COMMIT', $maker);
+			$waits->result;
+			return 1 if $waits->sqlstate ne '55P03';
+			call(drop_group('seat'), $maker);
+			return 0;
+		},
+		'a call that waits for as long as it may at most');
+	is($waits->sqlstate, '42809', "seat: $sql is refused that began before it was one");
+	is(call("SELECT string_agg(quorum::text, ' ') FROM leader_election.election WHERE group_name = 'seat'"),
+		1, 'seat: nothing has changed');
+	call(drop_group('seat'));
+	$_->finish foreach $maker, $waits;
+}
+
 # The extension is created again while a call waits: the call has begun with tables that
 # are gone.  (One that waits for longer than it may is busy.)
 my $dropper = session($node, name => 'dropper');
