@@ -88,7 +88,7 @@ typedef struct Past
 	int			ended[REASON_COUNT];	/* terms, lately, by their reasons */
 } Past;
 
-extern void le_observed_past(const char *election, Past *past);
+extern void le_observed_past(const Lease *lease, Past *past);
 extern TimestampTz le_observed_vacant_since(const Lease *lease,
 											const Past *past);
 extern int	le_observed_table(const LOCKTAG *tag, bool *is_key);

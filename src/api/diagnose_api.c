@@ -138,10 +138,10 @@ read_seat(Diagnosis *d)
 	d->led = le_observed_led(d->lease);
 	if (can_read(d, LE_TABLE_PAUSE_ALL | (d->on_standby ? 0 : LE_TABLE_EPOCH)))
 		d->pause = le_observed_pause(d->election, &d->pause_ends);
-	if (can_read(d, LE_TABLE_HISTORY))
-		le_observed_past(d->name, &d->past);
 	if (d->lease == NULL)
 		return;
+	if (can_read(d, LE_TABLE_HISTORY))
+		le_observed_past(d->lease, &d->past);
 	d->knows_vacancy = d->on_standby || can_read(d, CHECK_STANDING);
 	if (d->knows_vacancy)
 		d->view = le_observed_look(d->election, d->lease, d->led,

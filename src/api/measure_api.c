@@ -116,7 +116,7 @@ measure_election(const Election *election, ResultRow *row)
 	if (known)
 	{
 		pause = le_observed_pause(election, &pause_ends);
-		le_observed_past(election->name, &past);
+		le_observed_past(lease, &past);
 		since = le_observed_vacant_since(lease, &past);
 		view = le_observed_look(election, lease, led, pause, &turnout,
 								&vacancy);

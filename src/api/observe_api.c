@@ -138,7 +138,7 @@ show_election(FunctionCallInfo fcinfo, const Election *election,
 	if (!led)
 	{
 		why = le_observed_waiting_for(election, &turnout, &vacancy);
-		le_observed_past(election->name, &past);
+		le_observed_past(lease, &past);
 		since = le_observed_vacant_since(lease, &past);
 	}
 

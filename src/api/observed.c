@@ -183,13 +183,13 @@ le_observed_pause(const Election *election, bool *ends)
 
 /*
  * Which terms have ended within the last hour, and why, and the last one that
- * has ended at all.
+ * has ended at all.  Those of elections that had this name before do not count.
  */
 void
-le_observed_past(const char *election, Past *past)
+le_observed_past(const Lease *lease, Past *past)
 {
 	TimestampTz since = GetCurrentTimestamp() - LATELY;
-	RowScan    *scan = le_history_scan(election, 0,
+	RowScan    *scan = le_history_scan(lease->election, lease->after_term + 1,
 									   BackwardScanDirection, NULL);
 	Term	   *term;
 

@@ -288,6 +288,27 @@ foreach my $sql ("alter_election('seat/1', quorum => 2)", "drop_election('seat/1
 	$_->finish foreach $maker, $waits;
 }
 
+# What observers see of an election is its own past, and not that of its namesake.
+$admin->query("SELECT leader_election.create_election('namesake')");
+lead_once('namesake') foreach 1 .. 3;
+like(call("SELECT string_agg(finding, ' ') FROM leader_election.diagnose('namesake')"),
+	qr/3 terms ended by "resigned"/, 'namesake: it has a past');
+call("SELECT leader_election.drop_election('namesake');
+	SELECT leader_election.create_election('namesake')");
+is(call("SELECT count(*) FROM leader_election.history WHERE election = 'namesake'"), 3,
+	'namesake: its rows are there');
+is(call("SELECT since IS NULL FROM leader_election.status WHERE election = 'namesake'"), 't',
+	'namesake: nobody has led the new one');
+is(call("SELECT num_nulls(vacant_seconds), changes_last_hour FROM leader_election.metrics WHERE election = 'namesake'"),
+	'1|0', 'namesake: metrics');
+is(call("SELECT finding ~ 'nobody has led it yet' FROM leader_election.diagnose('namesake') LIMIT 1"), 't',
+	'namesake: diagnose()');
+unlike(call("SELECT string_agg(finding, ' ') FROM leader_election.diagnose('namesake')"),
+	qr/terms ended/, 'namesake: it has no past');
+lead_once('namesake');
+is(call("SELECT since IS NULL, changes_last_hour FROM leader_election.status JOIN leader_election.metrics USING (election)
+	WHERE election = 'namesake'"), 'f|1', 'namesake: its own term counts');
+
 # The extension is created again while a call waits: the call has begun with tables that
 # are gone.  (One that waits for longer than it may is busy.)
 my $dropper = session($node, name => 'dropper');
