@@ -296,7 +296,8 @@ lock_led(const char *name, const Election *election, bool names, bool will_wait)
 
 /*
  * Ask the leader, whose lease is locked, to yield to this candidate (NULL: to
- * any), unless an operator has asked it just that before.
+ * any), unless an operator has asked it just that before.  (A candidate of that
+ * name whom it was asked to yield to may have been another role's.)
  */
 static void
 ask_leader(const char *name, Lease *lease, const char *to)
@@ -313,8 +314,8 @@ ask_leader(const char *name, Lease *lease, const char *to)
 						to, name)));
 	if (!lease->yielding || !lease->yield_ordered ||
 		lease->yield_cause != NULL ||
-		(to == NULL ? lease->successor != NULL :
-		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
+		(successor == NULL ? lease->successor != NULL :
+		 !le_candidate_succeeds(successor, lease)))
 		le_yield_ask(election, lease, true, successor, NULL);
 }
 

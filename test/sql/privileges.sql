@@ -266,6 +266,27 @@ SELECT term FROM leader_election.acquire('pd', 'member');
 SELECT leader_election.release('pd', 3), leader_election.leave('pd', 'member');
 RESET ROLE;
 
+-- A request to yield to a candidate of one role is none to that of another role
+-- that has its name by now.
+SET ROLE regress_le_candidate;
+SELECT term FROM leader_election.acquire('py', 'one');
+SELECT count(*) FROM leader_election.acquire('py', 'two');
+RESET ROLE;
+SELECT leader_election.request_yield('py', 'two') > '0' AS asked;
+SET ROLE regress_le_candidate;
+SELECT leader_election.leave('py', 'two');
+SET ROLE regress_le_member;
+SELECT count(*) FROM leader_election.acquire('py', 'two');
+RESET ROLE;
+SELECT leader_election.request_yield('py', 'two') > '0' AS asked;
+SELECT successor, successor_role FROM leader_election.lease WHERE election = 'py';
+SET ROLE regress_le_candidate;
+SELECT leader_election.release('py', 1), leader_election.leave('py', 'one');
+SET ROLE regress_le_member;
+SELECT term FROM leader_election.acquire('py', 'two');
+SELECT leader_election.release('py', 2), leader_election.leave('py', 'two');
+RESET ROLE;
+
 SELECT count(*) FROM leader_election.candidates;
 SELECT count(*) AS locks_left FROM pg_locks
  WHERE locktype = 'advisory' AND pid = pg_backend_pid();
