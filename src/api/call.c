@@ -59,7 +59,9 @@ le_call_ask_unwanted(const char *name)
 		!le_store_try_lock(LE_TABLE_DRAIN, AccessShareLock) ||
 		(le_drain_read(name) == NULL && le_seat_number(name) == 0) ||
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
-		!le_store_try_lock(LE_TABLES, RowExclusiveLock))
+		!le_store_try_lock(LE_TABLES, RowExclusiveLock) ||
+		(le_seat_number(name) != 0 &&
+		 !le_store_try_lock(LE_TABLE_GROUP, AccessShareLock)))
 		return false;
 	tag = le_lock_mutex_tag(LOCK_ELECTION, name);
 	if (!le_lock_election_shared(&tag, false))

@@ -89,6 +89,14 @@ $here->query("SELECT leader_election.create_group('alone', 2)");
 is(acquire_any($here, 'alone', 'x'), '1', 'without a worker a call elects');
 is($follower->query("SELECT election FROM leader_election.join_group('alone', 'f')"),
 	'alone/2', 'of either kind');
+my $locker = session($new, name => 'locker');
+$locker->query('BEGIN; LOCK TABLE leader_election.election_group');
+is($follower->query("SELECT yielding FROM leader_election.renew('alone/2')"), 'f',
+	'a seat is renewed while the table of groups is locked, by its session');
+is($here->query("SELECT yielding FROM leader_election.renew('alone/1', "
+	. $here->term_of('alone/1') . ')'), 'f', 'and by a detached candidate');
+$locker->query('COMMIT');
+$locker->finish;
 $here->query("SELECT leader_election.alter_group('alone', seats => 1)");
 is($follower->query("SELECT yielding FROM leader_election.renew('alone/2')"),
 	't', 'the leader of a seat too many hears of it');
