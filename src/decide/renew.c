@@ -79,7 +79,7 @@ le_renew_say(Lease **lease, const Profile *said)
 {
 	Lease	   *locked;
 
-	if (said->metadata == 0)
+	if (!le_lease_differs(*lease, said))
 		return true;
 	locked = le_lease_lock((*lease)->election);
 	if (locked == NULL || locked->term != (*lease)->term ||

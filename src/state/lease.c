@@ -553,35 +553,47 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 }
 
 /*
+ * Does what the holder says of itself differ from what the lease says?
+ */
+bool
+le_lease_differs(const Lease *lease, const Profile *said)
+{
+	return (said->sets_progress && said->progress != lease->progress) ||
+		(said->metadata != 0 &&
+		 !le_row_same_value(said->metadata, lease->metadata));
+}
+
+/*
  * Set what the holder of a lease, which is locked and led, says of itself.
  * Metadata that is as it was is no change, and nobody is told.  Each change has
  * a time of its own, also when the clock was set back: by it the worker knows
  * what listeners have been told.
  */
-static bool
+static void
 set_said(Lease *lease, const Profile *said)
 {
 	if (said->sets_progress)
 		lease->progress = said->progress;
 	if (said->metadata == 0 ||
 		le_row_same_value(said->metadata, lease->metadata))
-		return false;
+		return;
 	lease->metadata = said->metadata;
 	lease->metadata_at = Max(GetCurrentTimestamp(), lease->metadata_at + 1);
 	le_commit_tells();
-	return true;
 }
 
 /*
- * Let the holder of a lease, which is locked and led, change its metadata, and
- * nothing else: the lease is not renewed, since it was just granted or its
- * holder is asked to yield.
+ * Let the holder of a lease, which is locked and led, change what it says of
+ * itself, and nothing else: the lease is not renewed, since it was just granted
+ * or its holder is asked to yield.
  */
 void
 le_lease_say(Lease *lease, const Profile *said)
 {
-	if (set_said(lease, said))
-		le_lease_write(lease);
+	if (!le_lease_differs(lease, said))
+		return;
+	set_said(lease, said);
+	le_lease_write(lease);
 }
 
 /*
@@ -603,7 +615,7 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 		lease->previous_term = 0;
 	lease->request = NULL;
 	if (said != NULL)
-		(void) set_said(lease, said);
+		set_said(lease, said);
 	le_lease_write(lease);
 }
 

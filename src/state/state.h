@@ -248,6 +248,7 @@ extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 							bool deserted, int64 first_stood);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 						   const Profile *said);
+extern bool le_lease_differs(const Lease *lease, const Profile *said);
 extern void le_lease_say(Lease *lease, const Profile *said);
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
 						   const Candidate *successor, const char *cause);

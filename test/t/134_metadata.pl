@@ -209,6 +209,9 @@ foreach ([ $one, 'session', '' ], [ $admin, 'detached', ', 1' ])
 	my $deadline = lease($e, 'deadline_mono');
 	is($session->query("SELECT yielding FROM leader_election.renew('$e'$term,
 		metadata => '\"going\"')"), 't', "$e: yields");
+	is($session->query("SELECT yielding FROM leader_election.renew('$e'$term,
+		progress => 17)"), 't', "$e: says how far it is");
+	is(lease($e, 'progress'), 17, "$e: which a crash does not take");
 	is(shown($e, 'one'), '"going"|"going"|t', "$e: and says so");
 	is(lease($e, 'deadline_mono'), $deadline, "$e: not renewed");
 	$listener->wait_for_event($e, 'metadata_changed ' . $admin->term_of($e) . ' one');
