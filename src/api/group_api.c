@@ -86,7 +86,7 @@ tell_costs(const ElectionGroup *group, int former_seats)
 
 /*
  * Make the seats of a group that it has not yet, with these settings.  They
- * become the owner's.
+ * become the owner's.  42501 unless the caller may create elections.
  */
 static void
 make_seats(const ElectionGroup *group, const Election *like)
@@ -111,6 +111,14 @@ make_seats(const ElectionGroup *group, const Election *like)
 					 errmsg("election \"%s\" already exists", name),
 					 errdetail("A seat of group \"%s\" is to have this name.",
 							   group->name)));
+		if (!le_create_is_allowed())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("permission denied to make seats of group \"%s\"",
+							group->name),
+					 errdetail("Each seat is an election, and role \"%s\" lacks EXECUTE on leader_election.create_election().",
+							   GetUserNameFromId(GetUserId(), false)),
+					 errhint("Have a role with that privilege make them.")));
 		seat.name = name;
 		while (!le_create(&seat, false))
 			le_wait_retry_or_busy(name);

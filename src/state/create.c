@@ -118,8 +118,8 @@ owner_of_tables(void)
  * that name that is no member of the extension does not count: anybody who may
  * create functions in the schema could have made it.
  */
-static bool
-may_create(void)
+bool
+le_create_is_allowed(void)
 {
 	Oid			namespace = get_namespace_oid(LE_SCHEMA, false);
 	Oid			extension = get_extension_oid(LE_EXTENSION, false);
@@ -156,7 +156,7 @@ check_auto_create(const char *name)
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", name),
 				 errhint("Elections are not created on first use: leader_election.auto_create is off.")));
-	if (!may_create())
+	if (!le_create_is_allowed())
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", name),

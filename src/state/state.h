@@ -443,6 +443,7 @@ pg_noreturn extern void le_election_report_missing(const char *name);
 
 /* create.c */
 extern bool le_create(const Election *election, bool on_first_use);
+extern bool le_create_is_allowed(void);
 extern Election *le_create_on_first_use(const char *name, bool wait);
 
 /* seat.c */

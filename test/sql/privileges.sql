@@ -287,6 +287,25 @@ SELECT term FROM leader_election.acquire('py', 'two');
 SELECT leader_election.release('py', 2), leader_election.leave('py', 'two');
 RESET ROLE;
 
+-- Seats are elections: who may not create these makes no seats.
+SELECT leader_election.create_group('pg', 1);
+SELECT leader_election.alter_group('pg', owner => 'regress_le_candidate');
+REVOKE EXECUTE ON FUNCTION leader_election.create_election FROM regress_le_candidate;
+SET ROLE regress_le_candidate;
+SELECT leader_election.create_election('pc');
+SELECT leader_election.join('pc', 'candidate');
+SELECT leader_election.create_group('pc', 2);
+SELECT leader_election.alter_group('pg', quorum => 2);
+SELECT leader_election.alter_group('pg', seats => 2);
+RESET ROLE;
+SELECT election, quorum FROM leader_election.election
+ WHERE election LIKE 'pg%' OR election LIKE 'pc%';
+GRANT EXECUTE ON FUNCTION leader_election.create_election TO regress_le_candidate;
+SET ROLE regress_le_candidate;
+SELECT leader_election.create_group('pc', 2);
+SELECT leader_election.drop_group('pc'), leader_election.drop_group('pg');
+RESET ROLE;
+
 SELECT count(*) FROM leader_election.candidates;
 SELECT count(*) AS locks_left FROM pg_locks
  WHERE locktype = 'advisory' AND pid = pg_backend_pid();
