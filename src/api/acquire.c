@@ -222,8 +222,7 @@ says_nothing(const Acquisition *a)
 	const Profile *p = &a->profile;
 
 	return a->who.run.name == NULL &&
-		!p->sets_rank && !p->sets_progress &&
-		!p->sets_auto_renew && p->metadata == 0;
+		!p->sets_rank && !p->sets_progress && p->metadata == 0;
 }
 
 static bool
@@ -258,8 +257,9 @@ le_acquire_is_in_vain(Acquisition *a)
 void
 le_acquire_note_in_vain(const Acquisition *a)
 {
-	if (!a->led || a->stood != STAND_OK || has_written() || !says_nothing(a))
+	if (!a->led || has_written() || !says_nothing(a))
 		return;
+	Assert(a->stood == STAND_OK);
 	strlcpy(found.election, a->who.election, sizeof(found.election));
 	strlcpy(found.candidate, a->who.candidate, sizeof(found.candidate));
 	found.role = a->who.role.oid;

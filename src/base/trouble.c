@@ -90,7 +90,7 @@ le_trouble_format(const WorkerTrouble *trouble, char *line, Size size)
 }
 
 /*
- * Read the line.  False: it is none.
+ * Read the line, which begins as the caller has seen.  False: it is none.
  */
 static bool
 parse(const char *line, WorkerTrouble *trouble)
@@ -100,8 +100,7 @@ parse(const char *line, WorkerTrouble *trouble)
 	int64		retry_at;
 	int			n = 0;
 
-	if (strncmp(line, BEGINS, strlen(BEGINS)) != 0 ||
-		sscanf(line + strlen(BEGINS),
+	if (sscanf(line + strlen(BEGINS),
 			   "%5[0-9A-Z], %d times since " INT64_FORMAT ", again at " INT64_FORMAT ", in %n",
 			   state, &trouble->times, &since, &retry_at, &n) != 4 ||
 		n == 0 || strlen(state) != 5)

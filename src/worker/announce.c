@@ -296,7 +296,6 @@ le_announce(Round *round)
 	}
 	round->pending = le_round_in_turn(round->pending, go_on_at);
 	while (may_go_on && done < list_length(round->pending) &&
-		   le_clock() >= queue_at &&
 		   le_clock() + MS <= round->renew_at &&
 		   (done == 0 || !le_round_is_to_renew(round)))
 	{

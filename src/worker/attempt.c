@@ -276,13 +276,13 @@ is_told(const Trouble *trouble)
 }
 
 /*
- * Which of the two is worse?  NULL is the least.
+ * Which of the two is worse?  a may be NULL: nothing is.
  */
 static const Trouble *
 worse(const Trouble *a, const Trouble *b)
 {
-	if (a == NULL || b == NULL)
-		return a == NULL ? b : a;
+	if (a == NULL)
+		return b;
 	if (kinds[a->key.kind].elects != kinds[b->key.kind].elects)
 		return kinds[a->key.kind].elects ? a : b;
 	if (le_trouble_kind(a->code) != le_trouble_kind(b->code))

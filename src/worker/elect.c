@@ -57,16 +57,18 @@ drop_seat(const Election *election, const Lease *lease)
 
 /*
  * Take the group lock, if the election is a seat of a group.  wait: queue for
- * it for a while; an error ends the transaction if that was in vain.  Where a
- * term is to end, the lock is only tried: without it, only the term ends.
+ * it for a while, since this transaction has no other such lock; an error ends
+ * it if that was in vain.  Where a term is to end, the lock is only tried:
+ * without it, only the term ends.
  */
-static bool
+static void
 lock_group(SettleTask *task, const Election *election, bool wait)
 {
-	if (le_cap_lock(election, false))
-		return true;
-	task->waited |= wait;
-	return wait && le_cap_lock(election, true);
+	if (le_cap_lock(election, false) || !wait)
+		return;
+	task->waited = true;
+	(void) le_cap_lock(election, true);
+	Assert(le_cap_is_locked(election));
 }
 
 /*
@@ -107,9 +109,7 @@ settle_or_drop(void *arg)
 					   &task->proof))
 		le_wait_busy(name);
 
-	if (!lock_group(task, election, lease->leader == NULL) &&
-		lease->leader == NULL)
-		le_wait_busy(name);
+	lock_group(task, election, lease->leader == NULL);
 	if (!le_lock_mutex(LOCK_ELECTION, name, false))
 	{
 		task->waited = true;
@@ -149,8 +149,8 @@ preempt(void *arg)
 	if (election == NULL)
 		return;
 	tag = le_lock_mutex_tag(LOCK_ELECTION, name);
-	if (!lock_group(task, election, true) ||
-		!le_lock_election_shared(&tag, false))
+	lock_group(task, election, true);
+	if (!le_lock_election_shared(&tag, false))
 		le_wait_busy(name);
 	election = le_election_read(name);
 	if (election == NULL)
