@@ -1833,7 +1833,8 @@ BEGIN
 				USING ERRCODE = 'invalid_parameter_value';
 		END IF;
 	ELSIF l.yielding AND l.successor IS NOT NULL THEN
-		SELECT * INTO c FROM leader_election.candidate x WHERE x.election = el AND x.candidate = l.successor;
+		SELECT * INTO c FROM leader_election.candidate x WHERE x.election = el
+			AND (x.candidate, x.role) = (l.successor, l.successor_role);
 	END IF;
 	PERFORM leader_election_internal.vacate(l, e, s,
 		CASE WHEN l.yielding AND reason = 'resigned' THEN 'yielded' ELSE reason END,
@@ -2519,7 +2520,7 @@ BEGIN
 				USING ERRCODE = 'invalid_parameter_value';
 		END IF;
 	END IF;
-	IF NOT l.yielding OR l.successor IS DISTINCT FROM $2 THEN
+	IF NOT l.yielding OR (l.successor, l.successor_role) IS DISTINCT FROM (c.candidate, c.role) THEN
 		UPDATE leader_election.lease SET yielding = true, successor = c.candidate, successor_role = c.role
 			WHERE election = $1;
 		PERFORM leader_election_internal.notify(s, e, 'yield_requested', l.term, l.leader, NULL, NULL, $2, t);
@@ -2619,7 +2620,7 @@ BEGIN
 	state := 'vacant';
 	since := CASE WHEN l.leader IS NOT NULL THEN least(l.expires_at, t)
 		ELSE (SELECT h.ended_at FROM leader_election.history h WHERE h.election = $1
-			AND h.ended_at IS NOT NULL ORDER BY h.term DESC LIMIT 1) END;
+			AND h.term > l.after_term AND h.ended_at IS NOT NULL ORDER BY h.term DESC LIMIT 1) END;
 	IF standby THEN
 		waiting_for := CASE WHEN l.leader IS NULL AND l.successor IS NULL AND l.not_before_at > t THEN
 			CASE WHEN l.held THEN 'hold' ELSE 'takeover delay' END END;

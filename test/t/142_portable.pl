@@ -455,7 +455,24 @@ my @CALLS = (
 	[ operator => "SELECT leader_election.drop_election('mine')" ],
 	[ operator => "SELECT leader_election.drop_election('mine')" ],
 	[ operator => "SELECT leader_election.create_election('mine')" ],
+	[ app => "SELECT state, since IS NULL FROM leader_election.status WHERE election = 'mine'" ],
 	[ app => "SELECT term FROM leader_election.acquire('mine', 'a')" ],
+	# A name that another role has by now: the leader was not asked to yield to that, unless
+	# it is asked again.
+	(map {
+		my ($election, @again) = @$_;
+
+		([ operator => "SELECT leader_election.create_election('$election')" ],
+			[ app => "SELECT count(*) FROM leader_election.acquire('$election', 'a')" ],
+			[ app => "SELECT count(*) FROM leader_election.acquire('$election', 'b')" ],
+			[ operator => "SELECT leader_election.request_yield('$election', 'b') > '0'" ],
+			[ app => "SELECT leader_election.leave('$election', 'b')" ],
+			[ operator => "SELECT count(*) FROM leader_election.acquire('$election', 'b')" ],
+			@again,
+			[ app => "SELECT leader_election.release('$election', (SELECT term FROM leader_election.status WHERE election = '$election'))" ],
+			[ app => "SELECT count(*) FROM leader_election.acquire('$election', 'c')" ],
+			[ operator => "SELECT count(*) FROM leader_election.acquire('$election', 'b')" ])
+	} [ 'namesakes' ], [ 'again', [ operator => "SELECT leader_election.request_yield('again', 'b') > '0'" ] ]),
 	[ operator => "SELECT leader_election.alter_election('mine', strategy => 'bully')" => 'not here' ],
 	[ operator => "SELECT leader_election.pause_election('mine')" => 'not here' ],
 	[ operator => "SELECT leader_election.create_group('g', 2)" => 'not here' ],
