@@ -116,7 +116,7 @@ agent_begin(Agent *a, const Options *options)
 			}, on_event, a
 		}
 	};
-	a->signal_fd = signals_open(guardian_prepare());
+	a->signal_fd = signals_check(signals_open(guardian_prepare()));
 	a->connection.options = &options->connect;
 	a->connection.watcher = &a->watcher;
 	agent_reset_environment(a);

@@ -149,7 +149,7 @@ set_up(CheckerState *c)
 
 	/* They are blocked already. */
 	signals_block(&signals, NULL, 0);
-	c->signal_fd = signals_open(&signals);
+	c->signal_fd = signals_check(signals_open(&signals));
 }
 
 /*

@@ -98,6 +98,8 @@ become_command(const GuardianState *g, int exec_fd)
  * Start the command.  Both processes make its process group: if only the child
  * did, the guardian could signal the group before it exists; if only the
  * guardian did, the child could execute the command before it is in the group.
+ * If there are no processes or descriptors to be had, there is no command, and
+ * pg_leader is told why.
  */
 static void
 start_command(GuardianState *g)
@@ -105,10 +107,11 @@ start_command(GuardianState *g)
 	pid_t		guardian = getpid();
 	int			fds[2];
 
-	if (pipe2(fds, O_CLOEXEC) != 0 || (g->command = fork()) < 0)
+	if (g->signal_fd < 0 || g->timer_fd < 0 || pipe2(fds, O_CLOEXEC) != 0 ||
+		(g->command = fork()) < 0)
 	{
-		pg_log_error("could not start the command: %m");
-		_exit(EXIT_USAGE);
+		message_send(g->socket, MESSAGE_NOT_EXECUTED, errno, 0);
+		return;
 	}
 	if (g->command == 0)
 	{
@@ -372,14 +375,14 @@ set_up(GuardianState *g, pid_t parent, const sigset_t *signals)
 
 	/* Signals that the terminal sends to pg_leader's group are not for us. */
 	(void) setpgid(0, 0);
-	g->signal_fd = signals_open(signals);
-	g->timer_fd = signals_open_timer();
 	/* Run no command for a pg_leader that is gone already. */
 	if (getppid() != parent)
 	{
 		term_file_remove(args->term_dir);
 		_exit(EXIT_LOST);
 	}
+	g->signal_fd = signals_open(signals);
+	g->timer_fd = signals_open_timer();
 }
 
 /*

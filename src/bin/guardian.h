@@ -82,6 +82,7 @@ extern void process_give_terminal(pid_t group);
 
 /* signals.c */
 extern void signals_block(sigset_t *blocked, const int *more, int n);
+extern int	signals_check(int fd);
 extern int	signals_open(const sigset_t *blocked);
 extern int	signals_next(int fd);
 extern int	signals_open_timer(void);

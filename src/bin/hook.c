@@ -250,8 +250,8 @@ hooks_prepare(Hooks *h, const char *command, Connection *c)
 	signals_block(&signals, NULL, 0);
 	/* If nobody reads what we print, event_flush() ends this program. */
 	(void) signal(SIGPIPE, SIG_IGN);
-	h->signal_fd = signals_open(&signals);
-	h->timer_fd = signals_open_timer();
+	h->signal_fd = signals_check(signals_open(&signals));
+	h->timer_fd = signals_check(signals_open_timer());
 	h->watcher = (Watcher) {{&h->signal_fd, &h->timer_fd}, on_event, h};
 	c->watcher = &h->watcher;
 	hooks_of_exit = h;

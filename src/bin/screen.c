@@ -178,7 +178,7 @@ screen_begin(Connection *c)
 
 	connection = c;
 	signals_block(&signals, more, lengthof(more));
-	signal_fd = signals_open(&signals);
+	signal_fd = signals_check(signals_open(&signals));
 	watcher = (Watcher) {{&signal_fd}, on_event, NULL};
 	c->watcher = &watcher;
 	(void) atexit(give_terminal_back);

@@ -42,8 +42,8 @@ signals_block(sigset_t *blocked, const int *more, int n)
  * Return a descriptor that was just made; or, if that has failed, report it
  * and exit.
  */
-static int
-check_fd(int fd)
+int
+signals_check(int fd)
 {
 	if (fd >= 0)
 		return fd;
@@ -52,12 +52,13 @@ check_fd(int fd)
 }
 
 /*
- * Return a descriptor from which these signals, which are blocked, are read.
+ * Return a descriptor from which these signals, which are blocked, are read; or
+ * -1, with errno set.
  */
 int
 signals_open(const sigset_t *blocked)
 {
-	return check_fd(signalfd(-1, blocked, SFD_CLOEXEC | SFD_NONBLOCK));
+	return signalfd(-1, blocked, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 /*
@@ -78,12 +79,13 @@ signals_next(int fd)
 }
 
 /*
- * Return a descriptor that can be read once a moment has come.
+ * Return a descriptor that can be read once a moment has come; or -1, with errno
+ * set.
  */
 int
 signals_open_timer(void)
 {
-	return check_fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+	return timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
 }
 
 /*

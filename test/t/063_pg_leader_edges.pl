@@ -86,6 +86,56 @@ pid_t fork(void)
 	is($one->exit_code, 121, 'leadership is lost');
 }
 
+# A guardian that cannot start the command says so, and nothing of it is left.
+SKIP:
+{
+	my $library = "$dir/no_fork.so";
+	my $own = "$dir/tmp-fork";
+
+	append_to_file("$dir/no_fork.c", q(
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <unistd.h>
+pid_t fork(void)
+{
+	static int n;
+	if (++n == 2)
+	{
+		errno = EAGAIN;
+		return -1;
+	}
+	return ((pid_t (*)(void)) dlsym(RTLD_NEXT, "fork"))();
+}
+));
+	skip 'no compiler', 4 if system("cc -shared -fPIC -o $library $dir/no_fork.c -ldl 2>/dev/null") != 0;
+	mkdir $own or die;
+	local @ENV{qw(LD_PRELOAD TMPDIR)} = (join(' ', $library, $ENV{LD_PRELOAD} // ()), $own);
+	my ($code, $output) = run_pg_leader($node, '-e', 'no fork', '--', 'sh', '-c', "echo ran >$own/ran");
+	is($code, 126, 'a guardian that cannot fork');
+	is($output, "pg_leader: error: could not execute \"sh\": Resource temporarily unavailable\n", 'says so, and nothing else');
+	is(join(' ', glob("$own/*")), '', 'nothing is left');
+	is($sql->query("SELECT leader_election.leader('no fork') IS NULL AND count(*) = 1 FROM leader_election.history WHERE election = 'no fork' AND reason = 'resigned'"),
+		't', 'the lease was given back');
+}
+
+# The same with too few descriptors for the guardian, whatever it needs them for.
+foreach my $mode (qw(detached session))
+{
+	my (%codes, @wrong);
+
+	foreach my $n (5 .. 14)
+	{
+		local @PgLeader::ON_HOST = ('sh', '-c', "ulimit -n $n; exec \"\$@\"", 'sh');
+		my ($code, $output) = run_pg_leader($node, '--mode', $mode, '-e', "few $mode $n", '--', 'sh', '-c', 'exit 9');
+
+		$codes{$code}++;
+		push @wrong, "$n: $code $output" if $code == 126 ? $output !~ /^pg_leader: error: could not execute "sh": Too many open files\n\z/ : $code == 121;
+	}
+	is(join("\n", @wrong), '', "few descriptors, $mode: what it says");
+	is(join(' ', map { $codes{$_} ? 'some' : 'none' } 9, 126), 'some some', "few descriptors, $mode: with some the command runs, with some it cannot");
+}
+
 # --- signals at any moment
 
 # From the first moment to the last: in the end nobody stands, and nothing is
