@@ -168,6 +168,7 @@ LEADER_OBJS = \
 	src/bin/connection.o \
 	src/bin/diagnose.o \
 	src/bin/duration.o \
+	src/bin/environment.o \
 	src/bin/event.o \
 	src/bin/give_back.o \
 	src/bin/guardian.o \

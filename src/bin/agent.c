@@ -82,26 +82,17 @@ on_event(void *arg)
 /* --- the life of an agent */
 
 /*
- * Set the environment for checks, which have no term.  Remove what our last
- * command had, or what an outer pg_leader has given us.
- */
-void
-agent_reset_environment(const Agent *a)
-{
-	setenv("PG_LEADER_ELECTION", a->options->election, 1);
-	setenv("PG_LEADER_CANDIDATE", a->options->candidate, 1);
-	unsetenv("PG_LEADER_TERM");
-	unsetenv("PG_LEADER_TERM_FILE");
-	unsetenv("PG_LEADER_RUN");
-	unsetenv("PG_LEADER_SEAT");
-}
-
-/*
  * Begin to be an agent: from now on signals are read from a descriptor.
  */
 void
 agent_begin(Agent *a, const Options *options)
 {
+	/* Checks have no term. */
+	const char *told[TOLD_FIELDS] = {
+		[TOLD_ELECTION] = options->election,
+		[TOLD_CANDIDATE] = options->candidate
+	};
+
 	*a = (Agent)
 	{
 		.options = options,.guardian = NO_GUARDIAN,
@@ -119,7 +110,7 @@ agent_begin(Agent *a, const Options *options)
 	a->signal_fd = signals_check(signals_open(guardian_prepare()));
 	a->connection.options = &options->connect;
 	a->connection.watcher = &a->watcher;
-	agent_reset_environment(a);
+	a->checker.environment = environment_make(told);
 }
 
 /*
@@ -130,6 +121,7 @@ void
 agent_end(Agent *a)
 {
 	checker_end(&a->checker);
+	environment_free(a->checker.environment);
 	connection_close(&a->connection);
 	pg_free(a->connection.error);
 	pg_free(a->connection.schema_owner);

@@ -103,6 +103,7 @@ typedef struct Leadership
 {
 	Agent	   *agent;
 	char		term_dir[MAXPGPATH];
+	char	  **environment;	/* of the command */
 	bool		file_is_old;	/* the term file has not got the term yet */
 	int64		next;			/* when to renew, or to connect, again */
 	bool		notified;		/* a notification has made next earlier */
@@ -124,7 +125,6 @@ typedef struct Leadership
 #define GRANT_FIELDS	3
 
 /* agent.c */
-extern void agent_reset_environment(const Agent *a);
 extern void agent_begin(Agent *a, const Options *options);
 extern void agent_end(Agent *a);
 extern void agent_judge_health(Agent *a);

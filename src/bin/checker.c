@@ -41,6 +41,7 @@
 typedef struct CheckerState
 {
 	const CheckOptions *options;
+	char	  **environment;	/* of checks */
 	int			socket;
 	int			signal_fd;
 	pid_t		parent;			/* pg_leader */
@@ -98,7 +99,7 @@ check_once(CheckerState *c, int64 began)
 	int64		until = began + c->options->timeout;
 	bool		passed;
 
-	c->check = shell_start(c->options->command);
+	c->check = shell_start(c->options->command, c->environment);
 	c->reaped = false;
 	c->status = -1;
 	while (c->check > 0 && reap_all(c) && !c->reaped && now_us() < until)
@@ -156,9 +157,13 @@ set_up(CheckerState *c)
  * All of the checker's life.
  */
 void
-checker_main(const CheckOptions *options, int socket, pid_t parent)
+checker_main(const CheckOptions *options, char **environment, int socket,
+			 pid_t parent)
 {
-	CheckerState c = {.options = options,.socket = socket,.parent = parent};
+	CheckerState c = {
+		.options = options,.environment = environment,.socket = socket,
+		.parent = parent
+	};
 
 	set_up(&c);
 	for (;;)

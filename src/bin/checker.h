@@ -14,6 +14,7 @@
 typedef struct Checker
 {
 	CheckOptions options;
+	char	  **environment;	/* of checks */
 	pid_t		pid;			/* 0: none */
 	int			socket;			/* -1: none */
 	int64		started;		/* when it was; 0: never */
@@ -23,8 +24,8 @@ typedef struct Checker
 } Checker;
 
 /* checker.c */
-extern void checker_main(const CheckOptions *options, int socket,
-						 pid_t parent);
+extern void checker_main(const CheckOptions *options, char **environment,
+						 int socket, pid_t parent);
 
 /* checker_handle.c */
 extern bool checker_tend(Checker *c);

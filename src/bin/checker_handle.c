@@ -71,7 +71,7 @@ start(Checker *c)
 	c->started = now_us();
 	c->pid = message_fork(&c->socket);
 	if (c->pid == 0)
-		checker_main(&c->options, c->socket, parent);
+		checker_main(&c->options, c->environment, c->socket, parent);
 	c->pid = Max(c->pid, 0);
 }
 

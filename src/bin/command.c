@@ -20,19 +20,19 @@ bool
 command_prepare(Leadership *l)
 {
 	const Agent *a = l->agent;
+	const char *told[TOLD_FIELDS] = {
+		[TOLD_ELECTION] = a->election,
+		[TOLD_CANDIDATE] = a->options->candidate,
+		[TOLD_TERM] = a->grant.term_text,
+		[TOLD_RUN] = a->options->every > 0 ? a->period.run : NULL,
+		[TOLD_SEAT] = a->seat != NULL ? strrchr(a->seat, '/') + 1 : NULL
+	};
 
 	if (!term_file_make(l->term_dir, sizeof(l->term_dir), a->grant.term))
 		return false;
 	l->file_is_old = false;
-	setenv("PG_LEADER_TERM", a->grant.term_text, 1);
-	setenv("PG_LEADER_TERM_FILE", term_file_path(l->term_dir, "term"), 1);
-	if (a->options->every > 0)
-		setenv("PG_LEADER_RUN", a->period.run, 1);
-	if (a->seat != NULL)
-	{
-		setenv("PG_LEADER_ELECTION", a->seat, 1);
-		setenv("PG_LEADER_SEAT", strrchr(a->seat, '/') + 1, 1);
-	}
+	told[TOLD_TERM_FILE] = term_file_path(l->term_dir, "term");
+	l->environment = environment_make(told);
 	return true;
 }
 
@@ -88,15 +88,15 @@ command_run(Leadership *l)
 {
 	Agent	   *a = l->agent;
 	GuardianArgs args = {
-		.command = a->options->command,.deadline = a->grant.deadline,
-		.lease = a->lease,.grace = a->grace,.term_dir = l->term_dir,
+		.command = a->options->command,.environment = l->environment,
+		.deadline = a->grant.deadline,.lease = a->lease,.grace = a->grace,.term_dir = l->term_dir,
 		.connection_fd = PQsocket(a->connection.conn),
 		.session = a->options->session
 	};
 	int			code;
 
 	guardian_start(&a->guardian, &args);
-	agent_reset_environment(a);
+	environment_free(l->environment);
 	if (a->guardian.pid != 0)
 		watch_over(l);
 	code = exit_code(l);

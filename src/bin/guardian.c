@@ -88,7 +88,7 @@ become_command(const GuardianState *g, int exec_fd)
 	 */
 	if (now_us() >= g->deadline - g->margin)
 		_exit(EXIT_LOST);
-	execvp(g->args->command[0], g->args->command);
+	execvpe(g->args->command[0], g->args->command, g->args->environment);
 	error = errno;
 	(void) !write(exec_fd, &error, sizeof(error));
 	_exit(EXIT_CANNOT_EXECUTE);

@@ -13,6 +13,21 @@
 #include <signal.h>
 #include <sys/types.h>
 
+/* What is told in the environment of what pg_leader starts */
+typedef enum Told
+{
+	TOLD_ELECTION,
+	TOLD_CANDIDATE,
+	TOLD_TERM,
+	TOLD_TERM_FILE,
+	TOLD_RUN,
+	TOLD_SEAT,
+	TOLD_EVENT,
+	TOLD_LEADER,
+	TOLD_METADATA,
+	TOLD_FIELDS
+} Told;
+
 /* Why the guardian ended the command */
 typedef enum Cause
 {
@@ -27,6 +42,7 @@ typedef enum Cause
 typedef struct GuardianArgs
 {
 	char	  **command;
+	char	  **environment;	/* of the command */
 	int64		deadline;
 	int64		lease;
 	int64		grace;			/* between SIGTERM and SIGKILL */
@@ -89,8 +105,12 @@ extern int	signals_open_timer(void);
 extern void signals_clear_timer(int fd);
 extern void signals_set_timer(int fd, int64 at);
 
+/* environment.c */
+extern char **environment_make(const char *const *told);
+extern void environment_free(char **environment);
+
 /* shell.c */
-extern pid_t shell_start(const char *command);
+extern pid_t shell_start(const char *command, char **environment);
 
 /* message.c */
 extern pid_t message_fork(int *socket);

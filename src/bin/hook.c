@@ -106,14 +106,18 @@ take_end(Hooks *h, int status)
 static void
 start(Hooks *h, Hook *hook)
 {
+	const char *told[TOLD_FIELDS] = {
+		[TOLD_ELECTION] = hook->election,[TOLD_EVENT] = hook->event,
+		[TOLD_LEADER] = hook->leader,[TOLD_TERM] = hook->term,
+		[TOLD_METADATA] = hook->metadata
+	};
+	char	  **environment;
+
 	hook->due = NEVER;
 	h->running = hook;
-	setenv("PG_LEADER_ELECTION", hook->election, 1);
-	setenv("PG_LEADER_EVENT", hook->event, 1);
-	setenv("PG_LEADER_LEADER", hook->leader, 1);
-	setenv("PG_LEADER_TERM", hook->term, 1);
-	setenv("PG_LEADER_METADATA", hook->metadata, 1);
-	h->pid = shell_start(h->command);
+	environment = environment_make(told);
+	h->pid = shell_start(h->command, environment);
+	environment_free(environment);
 	if (h->pid < 0)
 		take_end(h, -1);
 }

@@ -21,6 +21,7 @@
  *					connect.c		connects, to each address once
  *					notification.c	notifications, and waiting for them
  *	guardian.h		process.c		finds and kills descendants
+ *					environment.c	what is told to what is started
  *					shell.c			runs a command line of the user
  *					signals.c		signals that are read from a descriptor
  *					message.c		messages between pg_leader and its helpers

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static void
-become_shell(const char *command)
+become_shell(const char *command, char **environment)
 {
 	sigset_t	none;
 	int			null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -27,7 +27,7 @@ become_shell(const char *command)
 	(void) signal(SIGTTOU, SIG_DFL);
 	sigemptyset(&none);
 	(void) sigprocmask(SIG_SETMASK, &none, NULL);
-	(void) execl("/bin/sh", "sh", "-c", command, (char *) NULL);
+	(void) execle("/bin/sh", "sh", "-c", command, (char *) NULL, environment);
 	_exit(EXIT_NOT_FOUND);
 }
 
@@ -40,7 +40,7 @@ become_shell(const char *command)
  * and the command cannot start anything outside of it.
  */
 pid_t
-shell_start(const char *command)
+shell_start(const char *command, char **environment)
 {
 	pid_t		parent = getpid();
 	pid_t		pid = fork();
@@ -51,7 +51,7 @@ shell_start(const char *command)
 		/* A parent that died before prctl() sends no signal. */
 		if (getppid() != parent)
 			_exit(EXIT_NOT_FOUND);
-		become_shell(command);
+		become_shell(command, environment);
 	}
 	if (pid > 0)
 		(void) setpgid(pid, pid);

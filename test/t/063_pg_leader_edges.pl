@@ -205,6 +205,16 @@ foreach my $signal (qw(TERM KILL))
 is(system('sh', '-c', 'exec pg_leader run -d "$0" -e closed -- sh -c "exit 9" <&- >&- 2>&-', $node->connstr('postgres')) >> 8,
 	9, 'with closed standard files');
 
+# It may be what another pg_leader has started: its command is told nothing of that.
+{
+	my @outer = map { "PG_LEADER_$_" } qw(CANDIDATE ELECTION EVENT LEADER METADATA RUN SEAT TERM TERM_FILE);
+
+	local @ENV{@outer} = ('outer') x @outer;
+	my ($code, $output) = run_pg_leader($node, '-e', 'inner', '-n', 'me', '--', 'sh', '-c', 'env | grep "^PG_LEADER_[^P]" | sort');
+	is($code, 0, 'within another one');
+	like($output, qr{^PG_LEADER_CANDIDATE=me\nPG_LEADER_ELECTION=inner\nPG_LEADER_TERM=1\nPG_LEADER_TERM_FILE=/.*/term\n\z}, '... what its command is told');
+}
+
 # Two of the same name are not one leader: the second one waits for the term to end.
 {
 	my $one = pg_leader($node, '-e', 'same', '-n', 'same', '--', 'sleep', '600');

@@ -110,7 +110,13 @@ my $name = "e 'x' \$(touch /tmp/no) \x01\x1b[31m\n\"";
 my $quoted = $name =~ s/'/''/gr;
 my $folder = new_folder();
 $one->query("SELECT leader_election.join('$quoted', 'one', metadata => '{\"url\": \"http://one/\\u00e9\"}')");
-my $watch = watch($folder, '-e', $name);
+my @OUTER = map { "PG_LEADER_$_" } qw(CANDIDATE ELECTION EVENT LEADER METADATA RUN SEAT TERM TERM_FILE);
+my $watch = do
+{
+	# It may be what another pg_leader has started.
+	local @ENV{@OUTER} = ('outer') x @OUTER;
+	watch($folder, '-e', $name);
+};
 wait_for_log($folder, qr/^end .* state 1 0$/ms);
 my %env = map { /^(PG_LEADER_\w+)=(.*)$/s ? ($1, $2) : () }
   map { s/\n\z//r } split(/^(?=\w+=)/m, slurp_file("$folder/env"));
@@ -120,6 +126,8 @@ is($env{PG_LEADER_LEADER}, 'one', 'the leader');
 is($env{PG_LEADER_TERM}, 1, 'the term');
 is($env{PG_LEADER_METADATA}, "{\"url\": \"http://one/\xc3\xa9\"}", 'the metadata of the leader');
 ok(!-e '/tmp/no', 'nothing of that is evaluated');
+is(join(' ', sort keys %env), join(' ', map { "PG_LEADER_$_" } qw(ELECTION EVENT LEADER METADATA TERM)),
+	'and nothing of what an outer pg_leader has told');
 wait_for_output($watch, qr/"one" leads in term 1/);
 pass('events are printed as well');
 $one->query("SELECT leader_election.resign('$quoted')");
@@ -182,6 +190,29 @@ is(scalar @{ begun($folder) }, $lines + 1, 'and nothing if nothing has');
 		[ 'm state 1 two', ('m metadata_changed 1 two') x 2, 'm yield_requested 1 two' ], 'each change once');
 	$two->query("SELECT leader_election.leave('m')");
 	wait_for_log($f, qr/^end m vacated 1 0$/m);
+	is(end($w), 143, 'SIGTERM');
+}
+
+# Nothing is left of what earlier hooks were told.
+{
+	my ($w, $n, $before) = (undef, 0, 0);
+	my $rss = sub { return (slurp_file('/proc/' . pid_of($w) . '/status') =~ /^VmRSS:\s+(\d+)/m)[0]; };
+
+	$two->query("SELECT leader_election.join('large', 'two')");
+	$w = start_client($node, 'watch', '-e', 'large', '--exec', "echo \${#PG_LEADER_METADATA} >>$top/large");
+	foreach my $times (20, 120)
+	{
+		$before = $rss->() if $n > 0;
+		while ($n < $times)
+		{
+			my $length = 7000 + ++$n;
+
+			$two->query("SELECT term FROM leader_election.renew('large', metadata => to_jsonb(rpad('', $length, '$n ')))");
+			wait_until(sub { $w->[0]->pump_nb; -e "$top/large" && slurp_file("$top/large") =~ /^${\($length + 2)}$/m }, "hook $n");
+		}
+	}
+	cmp_ok($rss->() - $before, '<', 350, 'a hundred hooks with large metadata: kB that it has grown by');
+	$two->query("SELECT leader_election.leave('large')");
 	is(end($w), 143, 'SIGTERM');
 }
 
