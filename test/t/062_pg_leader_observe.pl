@@ -217,6 +217,46 @@ $one->query("SELECT leader_election.join('session', 'one')");
 like($out, qr/^"one" is asked to yield/, 'a session');
 ok(!defined eval { $one->query('SELECT 1'); $one->alive ? 1 : undef }, 'is terminated');
 
+# Another one is elected after it has looked who leads: that one is asked, and no other.
+{
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my ($proxy, $held) = holding_proxy($node, $port, qr/request_yield/, 'question');
+	my $last = session($node, name => 'last');
+
+	$two->query("SELECT leader_election.create_election('race', lease_duration => '1 min')");
+	$two->query("SELECT leader_election.join('race', 'two')");
+	$last->query("SELECT leader_election.join('race', 'last')");
+	my $yield = start_client("host=127.0.0.1 port=$port dbname=postgres", 'yield', '-e', 'race');
+	wait_until(sub { -e $held }, 'its request');
+	$two->query("SELECT leader_election.resign('race')");
+	kill('USR1', $proxy);
+	wait_for_output($yield, qr/is asked to yield.*\n/);
+	like(${ $yield->[1] }, qr/^"last" is asked to yield: .*\n\z/, 'who is asked to yield is who leads then');
+	is($two->query("SELECT state FROM leader_election.status WHERE election = 'race' AND leader = 'last'"), 'yielding', 'and is asked');
+	$last->query("SELECT leader_election.leave('race')");
+	wait_for_output($yield, qr/"two" leads in term 3\n\z/);
+	$yield->[0]->finish;
+	is($yield->[0]->full_results >> 8, 0, 'and has gone');
+	kill('KILL', $proxy);
+
+	# Nobody leads when it looks.
+	$port = PostgreSQL::Test::Cluster::get_free_port();
+	($proxy, $held) = holding_proxy($node, $port, qr/request_yield/, 'question');
+	$two->query("SELECT leader_election.leave('race')");
+	$yield = start_client("host=127.0.0.1 port=$port dbname=postgres", 'yield', '-e', 'race');
+	wait_until(sub { -e $held }, 'its request');
+	$last->query("SELECT leader_election.join('race', 'last')");
+	kill('USR1', $proxy);
+	wait_for_output($yield, qr/\n/);
+	like(${ $yield->[1] }, qr/^"last" is asked to yield: .*\n\z/, 'nobody led before the request');
+	$last->query("SELECT leader_election.leave('race')");
+	$two->query("SELECT leader_election.join('race', 'two')");
+	wait_for_output($yield, qr/"two" leads in term 5\n\z/);
+	$yield->[0]->finish;
+	kill('KILL', $proxy);
+	$last->finish;
+}
+
 $two->finish;
 
 # --- watch begins while somebody is elected: what the state has told is no event

@@ -57,7 +57,7 @@ my @ANSWERS = (
 	[ qr/diagnose\(/, ['not you'], ['diagnose'], 125, qr/^pg_leader: error: not you$/m ],
 	[ qr/AS "Waiting for"/, ['a long severity'], ['status'], 125, qr/error: $LONG:  (?:42501: )?no:  not you$/m ],
 	[ qr/AS "Waiting for"/, ['no words'], ['status'], 125, qr/error: (?:42501: )?(?:the server sent an error without a message)?$/m ],
-	[ qr/^SELECT term, leader, waiting_for/, [ 'rows', [ 7, undef, undef, '0.2' ] ], [qw(yield -e e)], 0, qr/^nobody leads\n\z/ ],
+	[ qr/^SELECT term, leader, waiting_for/, [ 'rows', [ 7, undef, undef, '0.2', undef, undef ] ], [qw(yield -e e)], 0, qr/^nobody leads\n\z/ ],
 	[ qr/pg_backend_pid/, [ 'rows', [ 1, 't' ] ], [qw(run -e e -- true)], 123, qr/error: the server at "127\.0\.0\.1" is a standby$/m ],
 	[ qr/'leader_election\.lease_duration'/, [ 'rows', [ undef, 'soon', undef, 'f' ] ], [qw(run -e e --grace=10s -- true)], 125,
 		qr/a grace of 10 s does not fit into the lease of election "e", which is 15 s$/m ],

@@ -84,7 +84,8 @@ my @STATEMENTS = map {
 	[ qr/^SELECT metadata FROM/, [$JSON], [ ['{"a": 1}'] ] ],
 	[ qr/COALESCE\(channel/, [$TEXT], [ ['leadership_changed'] ] ],
 	[ qr/^SELECT term, leader, waiting_for/,
-		[ $INT8, $TEXT, $TEXT, $NUMERIC ], [ [ 7, 'x', undef, '0.2' ] ] ],
+		[ $INT8, $TEXT, $TEXT, $NUMERIC, $BOOL, $INT8 ], [ [ 7, 'x', undef, '0.2', 't', 7 ] ] ],
+	[ qr/^SELECT term, leader FROM leader_election\.history/, [ $INT8, $TEXT ], [] ],
 	[ qr/leader_election\.request_yield\(/, [$NUMERIC], [ ['1'] ] ]);
 
 # Of all statements
