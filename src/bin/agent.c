@@ -11,9 +11,6 @@
  */
 #include "agent.h"
 
-/* When to say the same warning again */
-#define WARN_AGAIN	(60 * SEC)
-
 /* A detached leader names its term, too. */
 static const Statement sql_renew = {
 	SQL_GRANT "leader_election.renew($1, $2)",

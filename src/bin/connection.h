@@ -21,6 +21,9 @@
 #define SHORTEST_PAUSE	(100 * MSEC)
 #define LONGEST_PAUSE	SEC
 
+/* When to say the same warning again */
+#define WARN_AGAIN		(60 * SEC)
+
 /* Before what has failed, or ended at once, is run again: at first, and at last */
 #define FIRST_BACKOFF	SEC
 #define LONGEST_BACKOFF	(30 * SEC)

@@ -178,20 +178,65 @@ may_have_changed(const KnownElection *k)
 	return k->changes;
 }
 
+/* --- trouble */
+
+/*
+ * Warn the user that the server does not answer, and why, but once a minute at
+ * most.  A screen says it all the time.
+ */
+static void
+warn(Watch *w, const char *why)
+{
+	if (w->draws || now_us() < w->warn_at)
+		return;
+	w->warn_at = now_us() + WARN_AGAIN;
+	w->troubled = true;
+	pg_log_warning("%s", text_lend(text_printable_lines(why)));
+}
+
+/*
+ * Pause before the next try.  The pauses grow until there is an answer.
+ */
+static void
+pause_to_retry(Watch *w)
+{
+	(void) connection_wait(&w->connection, now_us() +
+						   duration_next_pause(&w->pause, LONGEST_PAUSE));
+}
+
+/*
+ * The server has answered: what we have warned of is over.
+ */
+static void
+recovered(Watch *w)
+{
+	w->pause = SHORTEST_PAUSE;
+	if (w->troubled)
+		pg_log_warning("the server answers again");
+	w->troubled = false;
+}
+
 /* --- looking */
 
 /*
  * Ask the server.  Return false if it does not answer now: the connection is
- * closed then, for the next round to make a new one.
+ * closed then, for the next round to make a new one, after a pause.
  */
 static bool
 ask(Watch *w, const Statement *statement, const char *const *values,
 	Answer *answer)
 {
-	if (observer_try(&w->connection, statement, values, answer))
+	Connection *c = &w->connection;
+
+	if (c->conn == NULL)
+		return false;
+	if (observer_try(c, statement, values, answer))
 		return true;
+	if (answer->outcome == ANSWER_ERROR)
+		connection_fail(c, answer->message);
 	answer_free(answer);
-	connection_close(&w->connection);
+	warn(w, c->error);
+	pause_to_retry(w);
 	return false;
 }
 
@@ -228,6 +273,7 @@ print_events(Watch *w)
 			known_remember(w, answer.result, i);
 		}
 		w->started = true;
+		recovered(w);
 		answer_free(&answer);
 	}
 	pg_free(known);
@@ -339,8 +385,7 @@ draw(Watch *w)
 	const char *values[] = {elections};
 	Answer		answer;
 
-	if (strcmp(elections, "[]") != 0 && w->connection.conn != NULL &&
-		ask(w, &sql_now, values, &answer))
+	if (strcmp(elections, "[]") != 0 && ask(w, &sql_now, values, &answer))
 	{
 		screen_note_now(answer.result);
 		answer_free(&answer);
@@ -397,16 +442,14 @@ listen_to_all(Watch *w)
 static void
 connect_again(Watch *w)
 {
-	int64		pause = SHORTEST_PAUSE;
-
 	if (w->draws)
 		screen_forget_now();
 	while (!connect_round(&w->connection, NEVER))
 	{
+		warn(w, w->connection.error);
 		if (w->draws)
 			screen_draw();
-		(void) connection_wait(&w->connection, now_us() +
-							   duration_next_pause(&pause, LONGEST_PAUSE));
+		pause_to_retry(w);
 	}
 }
 
@@ -432,7 +475,7 @@ wait_for_events(Watch *w, int64 until)
 int
 watch_run(const Options *options)
 {
-	Watch		w = {.options = options};
+	Watch		w = {.options = options,.pause = SHORTEST_PAUSE};
 	int64		listen_at = 0;
 
 	observer_connect(&w.connection, options);

@@ -97,6 +97,9 @@ typedef struct Watch
 	bool		started;		/* the present state was printed */
 	bool		standby;
 	bool		draws;			/* on a terminal */
+	int64		pause;			/* before the next try to connect */
+	bool		troubled;		/* a warning was said since the last answer */
+	int64		warn_at;		/* when to say one again */
 	Hooks		hooks;
 } Watch;
 

@@ -257,6 +257,21 @@ ok(!defined eval { $one->query('SELECT 1'); $one->alive ? 1 : undef }, 'is termi
 	$last->finish;
 }
 
+# --- a server that answers with errors for some time
+
+{
+	local $ENV{PGOPTIONS} = '-c lock_timeout=50ms';
+	my $waits = start_client($node, 'watch', '-e', 'e');
+
+	wait_for_output($waits, qr/"two" leads in term 5/);
+	$two->query('BEGIN; LOCK TABLE leader_election.history IN ACCESS EXCLUSIVE MODE');
+	wait_for_output($waits, qr/warning: .*lock timeout/);
+	$two->query('ROLLBACK');
+	wait_for_output($waits, qr/warning: the server answers again\n/);
+	is(scalar(() = ${ $waits->[2] } =~ /warning: /g), 2, 'watch: it says so once, and when it is over');
+	$waits->[0]->kill_kill;
+}
+
 $two->finish;
 
 # --- watch begins while somebody is elected: what the state has told is no event

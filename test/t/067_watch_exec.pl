@@ -318,6 +318,10 @@ wait_for($node, "SELECT leader_election.leader('e') IS NULL");
 $one->query("SELECT leader_election.join('e', 'one')");
 wait_for_log($folder, qr/^end e elected 17 0$/m);
 is(scalar(() = log_of($folder) =~ /begin e vacated 16/g), 2, 'and afterwards only for what is new');
+wait_for_output($watch, qr/the server answers again/);
+like(${ $watch->[2] }, qr/warning: .*connection to server .* failed.*\n(?:.*\n)*?.*warning: the server answers again\n/,
+	'watch says that there was no connection, and that there is one again');
+is(scalar(() = ${ $watch->[2] } =~ /connection to server .* failed|the server answers again/g), 2, 'once each');
 
 # --- the end of watch
 
