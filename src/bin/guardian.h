@@ -97,6 +97,7 @@ extern void process_close_descriptors(int except);
 extern void process_give_terminal(pid_t group);
 
 /* signals.c */
+extern void signals_end_process(void);
 extern void signals_block(sigset_t *blocked, const int *more, int n);
 extern int	signals_check(int fd);
 extern int	signals_open(const sigset_t *blocked);

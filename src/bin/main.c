@@ -9,6 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "guardian.h"
 #include "observer.h"
 #include "subcommands.h"
 
@@ -119,6 +120,8 @@ run_subcommand(const Subcommand *s, int argc, char **argv)
 	Options		o;
 	int			code;
 
+	if (!s->stands)
+		signals_end_process();
 	options_read(s, argc, argv, &o);
 	if (o.verbose)
 		be_verbose(o.election);

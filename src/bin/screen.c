@@ -178,6 +178,8 @@ screen_begin(Connection *c)
 
 	connection = c;
 	signals_block(&signals, more, lengthof(more));
+	/* The kernel collects them: see signals_end_process(). */
+	(void) signal(SIGCHLD, SIG_IGN);
 	signal_fd = signals_check(signals_open(&signals));
 	watcher = (Watcher) {{&signal_fd}, on_event, NULL};
 	c->watcher = &watcher;

@@ -14,6 +14,31 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+static void
+end_at_once(int signo)
+{
+	_exit(EXIT_SIGNAL(signo));
+}
+
+/*
+ * For a program that reads no signals from a descriptor (yet), and has no
+ * children of its own.  If it is process 1 of a container, the kernel keeps
+ * signals from it that would end another process: end by them, too.  And let the
+ * kernel collect processes that others have left to us.
+ */
+void
+signals_end_process(void)
+{
+	(void) signal(SIGCHLD, SIG_IGN);
+	for (int i = 0; getpid() == 1 && i < lengthof(ends); i++)
+	{
+		if (signal(ends[i], end_at_once) == SIG_IGN)
+			(void) signal(ends[i], SIG_IGN);
+	}
+}
+
 /*
  * Block SIGCHLD, the signals that ask this process to end, and n more.  Return
  * them: they are for a signalfd.
@@ -21,8 +46,6 @@
 void
 signals_block(sigset_t *blocked, const int *more, int n)
 {
-	static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-
 	(void) signal(SIGCHLD, SIG_DFL);
 	sigemptyset(blocked);
 	sigaddset(blocked, SIGCHLD);

@@ -7,6 +7,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
+use IO::Socket::INET;
 use IPC::Run;
 use JSON::PP;
 use LeaderElection;
@@ -273,6 +274,58 @@ ok(!defined eval { $one->query('SELECT 1'); $one->alive ? 1 : undef }, 'is termi
 }
 
 $two->finish;
+
+# --- process 1 of a container: the kernel keeps signals from that which it does not
+# expect, and leaves others' children to it
+
+SKIP:
+{
+	my @unshare = qw(unshare --user --map-current-user --pid --fork --mount-proc --kill-child);
+	my $deaf = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 5) or die;
+	my $db = $node->connstr('postgres');
+	my $nowhere = 'host=127.0.0.1 dbname=postgres port=' . $deaf->sockport;
+	my @cases = (
+		[ 'watch', '>', $db, 'TERM', 143 ],
+		[ 'watch', '>', $db, 'INT', 130 ],
+		[ 'watch', '>pty>', $db, 'TERM', 143 ],
+		[ 'watch --exec true', '>', $db, 'TERM', 143 ],
+		[ 'watch --exec true', '>', $nowhere, 'TERM', 143 ],
+		[ 'status', '>', $nowhere, 'TERM', 143 ],
+		[ 'yield -e y1', '>', $db, 'INT', 130 ]);
+
+	skip 'no process namespace can be made', 3 * @cases if system("@unshare true 2>/dev/null") != 0;
+	local $SIG{INT} = 'DEFAULT';
+	local $ENV{TERM} = 'xterm';
+	my $busy = session($node, name => 'busy');
+	$busy->query("SELECT leader_election.create_election('y1', lease_duration => '10 min')");
+	$busy->query("SELECT leader_election.join('y1', 'busy')");
+	foreach my $case (@cases)
+	{
+		my ($what, $to, $where, $signal, $expected) = @$case;
+		my ($subcommand, @args) = split ' ', $what;
+		my ($out, $first) = ('');
+		my $run = IPC::Run::start(
+			[ @unshare, 'sh', '-c', '(sh -c "sleep 0.2" &); exec pg_leader "$@"', 'sh', $subcommand, '-d', $where, @args ],
+			'<' => \undef, $to => \$out);
+
+		@$case[1] = $to eq '>' ? 'into a pipe' : 'on a terminal';
+		wait_until(
+			sub {
+				$run->pump_nb;
+				($first) = descendants($run->{KIDS}[0]{PID});
+				return $first && slurp_file("/proc/$first/comm") eq "pg_leader\n" && ($where eq $nowhere || $out ne '');
+			},
+			"$what to begin");
+		eval { wait_until(sub { $run->pump_nb; !descendants($first) }, 'no process that others have left', 20) };
+		is(join(' ', descendants($first)), '', "process 1, @$case[0, 1]: it leaves no zombie");
+		is(kill($signal, $first), 1, "SIG$signal");
+		eval { wait_until(sub { $run->pump_nb; !is_running($first) }, 'its end', 20) };
+		kill('KILL', $first);
+		$run->finish;
+		is($run->full_result >> 8, $expected, '... ends it');
+	}
+	$busy->finish;
+}
 
 # --- watch begins while somebody is elected: what the state has told is no event
 
