@@ -28,6 +28,17 @@
 /* --- one leadership */
 
 /*
+ * Is this why the command was not executed, and would not be another time,
+ * either?  Processes, memory and descriptors may be short for a moment.
+ */
+static bool
+is_hopeless(int error)
+{
+	return error != 0 && error != EAGAIN && error != ENOMEM &&
+		error != EMFILE && error != ENFILE;
+}
+
+/*
  * Is the leadership over because the check does not pass? Then the work is not
  * done, and another candidate is to do it: the user's hold is not for that.
  */
@@ -111,7 +122,7 @@ lead(Agent *a, bool *again)
 	else
 	{
 		code = command_run(&l);
-		hopeless = a->guardian.exec_errno != 0;
+		hopeless = is_hopeless(a->guardian.exec_errno);
 		judge_run(&l, code);
 	}
 	*again = a->options->forever && !hopeless && !was_told_to_end(a);

@@ -108,7 +108,7 @@ pid_t fork(void)
 	return ((pid_t (*)(void)) dlsym(RTLD_NEXT, "fork"))();
 }
 ));
-	skip 'no compiler', 4 if system("cc -shared -fPIC -o $library $dir/no_fork.c -ldl 2>/dev/null") != 0;
+	skip 'no compiler', 6 if system("cc -shared -fPIC -o $library $dir/no_fork.c -ldl 2>/dev/null") != 0;
 	mkdir $own or die;
 	local @ENV{qw(LD_PRELOAD TMPDIR)} = (join(' ', $library, $ENV{LD_PRELOAD} // ()), $own);
 	my ($code, $output) = run_pg_leader($node, '-e', 'no fork', '--', 'sh', '-c', "echo ran >$own/ran");
@@ -117,6 +117,13 @@ pid_t fork(void)
 	is(join(' ', glob("$own/*")), '', 'nothing is left');
 	is($sql->query("SELECT leader_election.leader('no fork') IS NULL AND count(*) = 1 FROM leader_election.history WHERE election = 'no fork' AND reason = 'resigned'"),
 		't', 'the lease was given back');
+
+	# Twice: once the guardian cannot fork, and once pg_leader cannot.
+	my $one = pg_leader($node, '-e', 'no fork', '--forever', '--', 'sh', '-c', 'echo ran; exec sleep 600');
+	eval { wait_until(sub { $one->ended || $one->output =~ /ran/ }, 'another try', 60) };
+	is($one->output, "pg_leader: error: could not execute \"sh\": Resource temporarily unavailable\n" x 2 . "ran\n", '--forever: it stands again');
+	$one->signal('TERM') unless $one->ended;
+	is($one->exit_code, 143, 'until it is told to end');
 }
 
 # The same with too few descriptors for the guardian, whatever it needs them for.
