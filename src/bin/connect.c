@@ -95,6 +95,8 @@ connect_to(Connection *c, const Params *params, int64 until)
 	if (state == PGRES_POLLING_OK)
 	{
 		(void) PQsetErrorVerbosity(c->conn, PQERRORS_DEFAULT);
+		/* Else it waits, without a limit, where the server reads nothing. */
+		(void) PQsetnonblocking(c->conn, 1);
 		text_set_encoding(PQclientEncoding(c->conn));
 		return true;
 	}

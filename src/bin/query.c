@@ -128,7 +128,7 @@ take_result(Connection *c, Answer *answer)
 }
 
 /*
- * Read the whole answer.  Return false if it has not come: the moment has
+ * Send what is not sent yet, and read the whole answer.  Return false if it has not come: the moment has
  * come, the watcher has stopped the wait, the connection is lost, or the
  * server wants to copy data.
  */
@@ -140,6 +140,7 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop)
 	for (;;)
 	{
 		bool		stopped;
+		int			unsent;
 
 		while (!PQisBusy(c->conn))
 		{
@@ -149,10 +150,11 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop)
 				return false;
 		}
 		/* There may always be something to read, but never the end. */
-		if (late || PQflush(c->conn) < 0)
+		if (late || (unsent = PQflush(c->conn)) < 0)
 			return false;
 		late = now_us() >= until;
-		if (!connection_wait_ready(c, POLLIN, until, &stopped))
+		if (!connection_wait_ready(c, unsent > 0 ? POLLIN | POLLOUT : POLLIN,
+								   until, &stopped))
 		{
 			if (stopped && !may_stop)
 				continue;

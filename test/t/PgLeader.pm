@@ -208,7 +208,8 @@ sub wait_for_output
 
 # A proxy to the server at a port of this host: its process, and a file that is
 # there when it holds something. When a client first sends what matches, the
-# proxy holds that, or the answer to it (what is 'answer'), until SIGUSR1.
+# proxy holds that ('question'), or the answer to it ('answer'), or reads nothing
+# more of anybody ('all'), until SIGUSR1.
 sub holding_proxy
 {
 	my ($node, $port, $regexp, $what) = @_;
@@ -244,7 +245,7 @@ sub holding_proxy
 				$select->add($client, $server);
 				next;
 			}
-			if ($holds && $is_server{$from})
+			if ($holds && ($is_server{$from} || $what eq 'all'))
 			{
 				sleep(0.005);
 				next;
