@@ -36,6 +36,9 @@
 #define CLEAR_LINE		"\033[K"
 #define CLEAR_BELOW		"\033[J"
 
+/* The state of an election that is no more, and why its last term has ended */
+#define DROPPED			"dropped"
+
 /* What is shown of an election */
 enum
 {
@@ -63,6 +66,7 @@ typedef struct Line
 	bool		unused;
 	bool		troubled;		/* an operator has to act */
 	bool		shown;
+	bool		asked;			/* about, what is so just now; no answer yet */
 } Line;
 
 static Connection *connection;
@@ -219,8 +223,8 @@ state_after(const PGresult *events, int row)
 		return "yielding";
 	if (!PQgetisnull(events, row, EVENT_LEADER))
 		return "led";
-	return strcmp(PQgetvalue(events, row, EVENT_REASON), "dropped") == 0 ?
-		"dropped" : "vacant";
+	return strcmp(PQgetvalue(events, row, EVENT_REASON), DROPPED) == 0 ?
+		DROPPED : "vacant";
 }
 
 /*
@@ -270,18 +274,37 @@ screen_end_request(const char *election)
 
 /*
  * Is a line of this election in the picture, or likely to be in the next one?
+ * Then what is so of it just now is asked.  (Until there is an answer, a change of
+ * the terminal's size may bring other lines into the picture.)
  */
 bool
-screen_shows(const char *election)
+screen_asks(const char *election)
 {
-	const Line *line = watched_get(&lines, election, 0);
+	Line	   *line = watched_get(&lines, election, 0);
 
-	return line != NULL && line->shown;
+	if (line == NULL)
+		return false;
+	line->asked = line->shown;
+	return line->asked;
 }
 
 /*
- * Note what is so just now of these elections.  Of others, nothing is known:
- * they were dropped.
+ * An election that nobody led was dropped, or one that was dropped was made anew.
+ * Neither is an event.  (If somebody led, there is one, which tells the rest.)
+ */
+static void
+note_state(Line *line, const char *state)
+{
+	line->changed = nevents++;
+	set_field(line, FIELD_STATE, state);
+	for (int i = FIELD_LEADER; i < FIELDS; i++)
+		set_field(line, i, "");
+	line->unused = line->troubled = false;
+}
+
+/*
+ * Note what is so just now of the elections that were asked about.  Those of
+ * which there is nothing were dropped.
  */
 void
 screen_note_now(const PGresult *now)
@@ -293,11 +316,23 @@ screen_note_now(const PGresult *now)
 
 		if (line == NULL)
 			continue;
+		line->asked = false;
+		if (strcmp(line->fields[FIELD_STATE], DROPPED) == 0 &&
+			PQgetisnull(now, row, NOW_REMAINING))
+			note_state(line, "vacant");
 		set_field(line, FIELD_REMAINING, PQgetisnull(now, row, NOW_REMAINING) ? "" :
 				  duration_format(remaining));
 		set_field(line, FIELD_WAITING_FOR, PQgetvalue(now, row, NOW_WAITING_FOR));
 		line->unused = PQgetvalue(now, row, NOW_UNUSED)[0] == 't';
 		line->troubled = PQgetvalue(now, row, NOW_TROUBLED)[0] == 't';
+	}
+	for (int i = 0; i < lines.n; i++)
+	{
+		Line	   *line = lines.all[i];
+
+		if (line->asked && strcmp(line->fields[FIELD_STATE], DROPPED) != 0)
+			note_state(line, DROPPED);
+		line->asked = false;
 	}
 }
 

@@ -136,6 +136,19 @@ static const Statement sql_now = {
 	NOW_FIELDS, false, 1, {JSONOID}
 };
 
+/* Elections that are not known: that is no event while nobody has led them. */
+static const Statement sql_new = {
+	"SELECT election, 'state', NULL, NULL, NULL, NULL,"
+	" pg_catalog.clock_timestamp()::pg_catalog.timestamptz(3),"
+	" pg_catalog.to_json(pg_catalog.clock_timestamp()), 0, false, NULL"
+	" FROM leader_election.election"
+	" WHERE ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
+	" AND NOT EXISTS (SELECT FROM pg_catalog.json_to_recordset($2)"
+	" AS k (name pg_catalog.text) WHERE name OPERATOR(pg_catalog.=) election)"
+	" ORDER BY 1",
+	EVENT_FIELDS, false, 2, {TEXTOID, JSONOID}
+};
+
 /* The metadata of the leader of a term, while it leads */
 static const Statement sql_metadata = {
 	"SELECT metadata FROM leader_election.status"
@@ -169,7 +182,7 @@ may_be_yielding(const KnownElection *k)
 static bool
 is_on_screen(const KnownElection *k)
 {
-	return screen_shows(k->election);
+	return screen_asks(k->election);
 }
 
 static bool
@@ -254,17 +267,16 @@ tell(Watch *w, const PGresult *events, int row)
 }
 
 /*
- * Print the present state; or, once that was done, what has happened since the
- * last look.
+ * Tell of events, or of the present state.
  */
 static void
-print_events(Watch *w)
+print_answer(Watch *w, const Statement *statement)
 {
 	char	   *known = known_json(w, is_any);
 	const char *values[] = {w->options->election, known};
 	Answer		answer;
 
-	if (ask(w, w->started ? &sql_events : &sql_state, values, &answer))
+	if (ask(w, statement, values, &answer))
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
@@ -277,6 +289,27 @@ print_events(Watch *w)
 		answer_free(&answer);
 	}
 	pg_free(known);
+}
+
+/*
+ * Print the present state; or, once that was done, what has happened since the
+ * last look.
+ */
+static void
+print_events(Watch *w)
+{
+	print_answer(w, w->started ? &sql_events : &sql_state);
+}
+
+/*
+ * Show elections that were made since the last look, before anybody leads them.
+ */
+static void
+show_new(Watch *w)
+{
+	if (w->looks_at_all)
+		print_answer(w, &sql_new);
+	w->looks_at_all = false;
 }
 
 /*
@@ -505,7 +538,9 @@ watch_run(const Options *options)
 		if (w.started)
 		{
 			print_requests(&w);
-			if (!w.draws)
+			if (w.draws)
+				show_new(&w);
+			else
 				print_changes(&w);
 		}
 		complete_hooks(&w);

@@ -93,7 +93,8 @@ typedef struct Watch
 	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
 	int			nhints;
 	int64		looks;			/* for requests to yield */
-	bool		looks_at_all;	/* for changed metadata, in each election */
+	bool		looks_at_all;	/* for changed metadata, in each election; of a
+								 * screen, for new elections */
 	bool		started;		/* the present state was printed */
 	bool		standby;
 	bool		draws;			/* on a terminal */
@@ -123,7 +124,7 @@ extern bool screen_is_possible(void);
 extern void screen_begin(Connection *c);
 extern void screen_note(const PGresult *events, int row);
 extern void screen_end_request(const char *election);
-extern bool screen_shows(const char *election);
+extern bool screen_asks(const char *election);
 extern void screen_note_now(const PGresult *now);
 extern void screen_forget_now(void);
 extern void screen_draw(void);

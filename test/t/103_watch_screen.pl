@@ -268,6 +268,28 @@ $node->safe_psql('postgres', q(INSERT INTO leader_election.history
 	SELECT 'z', 1, 'two', now() - interval '1 min', now(), 'dropped', NULL, 'detached', 'app'; SELECT pg_notify('leadership_changed', '')));
 screen_is($w, qr/\nz +dropped +.*dropped, two\n/, 'one that was dropped when its leader was gone');
 like(${ $w->{out} }, qr/\e\[2mdropped\e\[0m/, '... is of no concern any more');
+
+# What is no event: an election that nobody leads is dropped, or made.
+$node->safe_psql('postgres', "SELECT leader_election.drop_election('c')");
+screen_is($w, qr/\nc +dropped\nz /, 'one that was dropped while nobody led it');
+$node->safe_psql('postgres', "SELECT leader_election.create_election('c')");
+screen_is($w, qr/\nc +vacant +no candidates\nz /, '... and is made anew');
+$node->safe_psql('postgres', "SELECT leader_election.create_election('y', quorum => 3)");
+$two = session($node, name => 'two');
+$two->query("SELECT leader_election.join('y', 'two')");
+screen_is($w, qr/\ny +vacant +quorum 1 of 3\nz /, 'one that is made, and that nobody has led yet');
+$two->query("SELECT leader_election.alter_election('y', quorum => 1)");
+screen_is($w, qr/\ny +led +two +\d+ +$time +[\d.]+ s\nz /, '... is led');
+$two->query("SELECT leader_election.leave('y')");
+screen_is($w, qr/\ny +vacant +$time +no candidates +left, two\nz /, '... is left');
+$node->safe_psql('postgres', "SELECT leader_election.drop_election('y')");
+screen_is($w, qr/\ny +dropped\nz /, '... is dropped');
+$node->safe_psql('postgres', "SELECT leader_election.create_election('y')");
+screen_is($w, qr/\ny +vacant +no candidates\nz /, '... and is made anew');
+kill('TERM', $w->{pid});
+$w->{run}->finish;
+$w = watch(20, 100);
+screen_is($w, qr/\nc +vacant .*\ny +vacant .*\n\z/, 'what was dropped before watch is not shown');
 kill('TERM', $w->{pid});
 $w->{run}->finish;
 

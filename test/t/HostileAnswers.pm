@@ -79,6 +79,8 @@ my @STATEMENTS = map {
 		[ [ 'e', 'yield_requested', 8, 'y', undef, undef, $AT, $AT_JSON, 8, 'f', undef ] ] ],
 	[ qr/'metadata_changed'/, [ $TEXT, $TEXT, $INT8, ($TEXT) x 3, $TIME, $JSON, $INT8, $BOOL, $TEXT ],
 		[ [ 'e', 'metadata_changed', 8, 'y', undef, undef, $AT, $AT_JSON, 8, 'f', undef ] ] ],
+	[ qr/NOT EXISTS \(SELECT FROM pg_catalog\.json_to_recordset/, [ ($TEXT) x 6, $TIME, $JSON, $INT4, $BOOL, $TEXT ],
+		[ [ 'n', 'state', (undef) x 4, $AT, $AT_JSON, 0, 'f', undef ] ] ],
 	[ qr/^SELECT election, pg_catalog\.extract/, [ $TEXT, $NUMERIC, $TEXT, $BOOL, $BOOL ],
 		[ [ 'e', '2.0', undef, 'f', 'f' ] ] ],
 	[ qr/^SELECT metadata FROM/, [$JSON], [ ['{"a": 1}'] ] ],
