@@ -28,8 +28,8 @@
 /* --- one leadership */
 
 /*
- * Is this why the command was not executed, and would not be another time,
- * either?  Processes, memory and descriptors may be short for a moment.
+ * The command was not executed for this error (0: it was): would it not be the
+ * next time, either?  Processes, memory and descriptors may be short for a moment.
  */
 static bool
 is_hopeless(int error)
