@@ -305,7 +305,7 @@ SKIP:
 		my ($subcommand, @args) = split ' ', $what;
 		my ($out, $first) = ('');
 		my $run = IPC::Run::start(
-			[ @unshare, 'sh', '-c', '(sh -c "sleep 0.2" &); exec pg_leader "$@"', 'sh', $subcommand, '-d', $where, @args ],
+			[ @unshare, 'sh', '-c', '(sh -c "sleep 0.2" &); trap "" QUIT; exec pg_leader "$@"', 'sh', $subcommand, '-d', $where, @args ],
 			'<' => \undef, $to => \$out);
 
 		@$case[1] = $to eq '>' ? 'into a pipe' : 'on a terminal';
@@ -318,6 +318,7 @@ SKIP:
 			"$what to begin");
 		eval { wait_until(sub { $run->pump_nb; !descendants($first) }, 'no process that others have left', 20) };
 		is(join(' ', descendants($first)), '', "process 1, @$case[0, 1]: it leaves no zombie");
+		kill('QUIT', $first);    # which was ignored when it began
 		is(kill($signal, $first), 1, "SIG$signal");
 		eval { wait_until(sub { $run->pump_nb; !is_running($first) }, 'its end', 20) };
 		kill('KILL', $first);

@@ -99,6 +99,18 @@ foreach my $case (@ANSWERS)
 	$server->finish;
 }
 
+# Several have led between its two looks: it names none.
+{
+	my $server = HostileServer->new(answers => [
+			[ qr/^SELECT term, leader, waiting_for/, 'rows', [ 9, 'z', undef, '0.2', 'f', 9 ] ],
+			[ qr/^SELECT term, leader FROM leader_election\.history/, 'rows', [ 7, 'x' ], [ 8, 'y' ] ] ]);
+	my ($code, $out) = ask($server->connstr, 'yield', '-e', 'e');
+
+	is($code, 0, 'several may have been asked');
+	is($out, qq(the leader is asked to yield: that takes 1 s at most\n"z" leads in term 9\n), '... who leads now was not');
+	$server->finish;
+}
+
 # A server that cannot be written to any more: it connects again, to find another one.
 {
 	my $server = HostileServer->new(answers => [ [ qr/FROM leader_election\.acquire\(/, 'read only' ] ]);
