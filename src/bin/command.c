@@ -89,7 +89,8 @@ command_run(Leadership *l)
 	Agent	   *a = l->agent;
 	GuardianArgs args = {
 		.command = a->options->command,.environment = l->environment,
-		.deadline = a->grant.deadline,.lease = a->lease,.grace = a->grace,.term_dir = l->term_dir,
+		.deadline = a->grant.deadline,.lease = a->lease,.grace = a->grace,
+		.term_dir = l->term_dir,
 		.connection_fd = PQsocket(a->connection.conn),
 		.session = a->options->session
 	};

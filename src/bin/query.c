@@ -128,9 +128,9 @@ take_result(Connection *c, Answer *answer)
 }
 
 /*
- * Send what is not sent yet, and read the whole answer.  Return false if it has not come: the moment has
- * come, the watcher has stopped the wait, the connection is lost, or the
- * server wants to copy data.
+ * Send what is not sent yet, and read the whole answer.  Return false if it has
+ * not come: the moment has come, the watcher has stopped the wait, the connection
+ * is lost, or the server wants to copy data.
  */
 static bool
 read_answer(Connection *c, Answer *answer, int64 until, bool may_stop)
