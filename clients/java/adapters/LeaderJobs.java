@@ -13,8 +13,8 @@
  */
 package leaderelection.adapters;
 
-import java.util.HashSet;
-import java.util.Set;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import leaderelection.LeaderElection.Leadership;
@@ -22,9 +22,11 @@ import leaderelection.LeaderElection.Options;
 import org.quartz.*;
 import org.quartz.Trigger.CompletedExecutionInstruction;
 import org.quartz.listeners.JobListenerSupport;
+import org.quartz.listeners.SchedulerListenerSupport;
 
 public class LeaderJobs extends JobListenerSupport implements TriggerListener, AutoCloseable {
-    private final Set<JobExecutionContext> ours = new HashSet<>();    // jobs that may run, and have not ended
+    /** Jobs that may run, and have not ended, each with the thread that runs it. */
+    private final Map<JobExecutionContext, Thread> ours = new HashMap<>();
     private volatile Leadership leadership;
 
     /**
@@ -40,6 +42,9 @@ public class LeaderJobs extends JobListenerSupport implements TriggerListener, A
         options.onLost = first.andThen(reason -> awaitJobs());
         scheduler.getListenerManager().addTriggerListener(this);
         scheduler.getListenerManager().addJobListener(this);
+        scheduler.getListenerManager().addSchedulerListener(new SchedulerListenerSupport() {
+            @Override public void schedulerError(String text, SchedulerException error) { broken(text); }
+        });
         leadership = stand.apply(options);
     }
 
@@ -52,7 +57,11 @@ public class LeaderJobs extends JobListenerSupport implements TriggerListener, A
 
     /** Under the lock: either awaitJobs() finds the job, or we lead no more. */
     @Override public synchronized boolean vetoJobExecution(Trigger trigger, JobExecutionContext job) {
-        return leadership == null || !leadership.leads() || !ours.add(job);
+        ours.values().remove(Thread.currentThread());    // of what an Error has ended, Quartz tells nobody
+        if (leadership == null || !leadership.leads())
+            return true;
+        ours.put(job, Thread.currentThread());
+        return false;
     }
 
     @Override public void jobWasExecuted(JobExecutionContext job, JobExecutionException error) { ended(job); }
@@ -62,6 +71,16 @@ public class LeaderJobs extends JobListenerSupport implements TriggerListener, A
 
     private synchronized void ended(JobExecutionContext job) {
         ours.remove(job);
+        notifyAll();
+    }
+
+    /**
+     * A listener of others has thrown. Quartz tells no further ones then, and says so in the job's
+     * thread, where that job has ended, or will not run. (Its other errors are none of a listener.)
+     */
+    private synchronized void broken(String text) {
+        if (text.startsWith("Unable to notify "))
+            ours.values().remove(Thread.currentThread());
         notifyAll();
     }
 

@@ -15,7 +15,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import leaderelection.LeaderElection.*;
 import org.quartz.*;
 import org.quartz.impl.StdSchedulerFactory;
-import org.quartz.listeners.TriggerListenerSupport;
+import org.quartz.listeners.*;
 
 public class QuartzTest {
     private static final long LONG = 120_000;
@@ -27,6 +27,7 @@ public class QuartzTest {
         }
         try {
             waits();
+            throwing();
             takeover(args[0]);
             System.out.println("ok");
         } catch (Throwable t) {
@@ -99,6 +100,68 @@ public class QuartzTest {
         until("vetoed by another listener", () -> due.get() >= then + 5);
         CompletableFuture.runAsync(jobs::close).get(LONG, TimeUnit.MILLISECONDS);
         scheduler.shutdown();
+    }
+
+    // --------------------------------------------- listeners of others, which throw
+
+    private static volatile String throwsAt = "";
+    private static final AtomicInteger thrown = new AtomicInteger();
+
+    public static class Nothing implements Job {
+        @Override public void execute(JobExecutionContext context) { }
+    }
+
+    private static class Throws extends JobListenerSupport implements TriggerListener {
+        private static void at(String event) {
+            if (throwsAt.equals(event)) {
+                thrown.incrementAndGet();
+                throw new IllegalStateException(event);
+            }
+        }
+
+        @Override public String getName() { return "throws"; }
+        @Override public void triggerFired(Trigger trigger, JobExecutionContext job) { }
+        @Override public void triggerMisfired(Trigger trigger) { }
+        @Override public void triggerComplete(Trigger trigger, JobExecutionContext job,
+            Trigger.CompletedExecutionInstruction instruction) { }
+
+        @Override public boolean vetoJobExecution(Trigger trigger, JobExecutionContext job) {
+            at("veto");
+            return throwsAt.equals("vetoed");
+        }
+
+        @Override public void jobExecutionVetoed(JobExecutionContext job) { at("vetoed"); }
+        @Override public void jobToBeExecuted(JobExecutionContext job) { at("begin"); }
+        @Override public void jobWasExecuted(JobExecutionContext job, JobExecutionException error) { at("end"); }
+    }
+
+    /** Quartz tells the others nothing then, or does not run the job: so nobody is to wait for that one. */
+    private static void throwing() throws Exception {
+        for (boolean before : new boolean[] {true, false})
+            for (String event : List.of("veto", "vetoed", "begin", "end")) {
+                Scheduler scheduler = scheduler(Nothing.class, 20);
+                if (before)
+                    scheduler.getListenerManager().addJobListener(new Throws());
+                else
+                    scheduler.getListenerManager().addTriggerListener(new Throws());
+                LeaderJobs jobs = new LeaderJobs(scheduler, new Options("quartz"), FakeLeadership::new);
+                if (before)
+                    scheduler.getListenerManager().addTriggerListener(new Throws());
+                else
+                    scheduler.getListenerManager().addJobListener(new Throws());
+                ((FakeLeadership) jobs.leadership()).elect();
+                throwsAt = event;
+                int then = thrown.get();
+                scheduler.start();
+                until("a listener that throws: " + event, () -> thrown.get() >= then + 2);
+                try {
+                    CompletableFuture.runAsync(jobs::close).get(10, TimeUnit.SECONDS);
+                } catch (TimeoutException e) {
+                    throw new AssertionError("close() waits for a job of which Quartz tells nothing: " + event, e);
+                }
+                scheduler.shutdown();
+            }
+        throwsAt = "";
     }
 
     // ---------------------------------------------------------------- processes
