@@ -50,6 +50,7 @@ abstract class Engine extends Leadership {
     private String primary = "";  // the address at which a call was possible last
     private Refusal callRefused;  // a primary's, if that was the last word of any primary
     private long backOff = SECOND / 10;
+    private CompletableFuture<Void> expiry = new CompletableFuture<>();    // at the lease's deadline
     private final Deque<Long> attempts = new ArrayDeque<>();    // the last MOST_ATTEMPTS
     private CompletableFuture<Boolean> check;    // the health check that was asked last
     private boolean troubled;    // trouble was reported, and not yet its end
@@ -100,6 +101,7 @@ abstract class Engine extends Leadership {
             hangUp();
             handlers.await();
         } finally {
+            expiry.cancel(false);    // or it would keep us until then
             finish();
             handlers.await();
             finished.complete(null);
@@ -178,10 +180,11 @@ abstract class Engine extends Leadership {
             return;
         }
         askAt = granted.renewAt;
-        if (extend(held, granted))
-            CompletableFuture.delayedExecutor(granted.deadline - now(), NANOSECONDS, THREADS)
-                .execute(this::expire);
-        else
+        if (extend(held, granted)) {
+            expiry.cancel(false);
+            expiry = new CompletableFuture<Void>().completeOnTimeout(null, granted.deadline - now(), NANOSECONDS);
+            expiry.thenRunAsync(this::expire, THREADS);
+        } else
             owed = granted;    // we do not lead by it, so it goes back
     }
 

@@ -649,7 +649,8 @@ public final class LeaderElection {
         private void listen() throws Exception {
             if (o.listen == null || listener != null || listenAt - now() > 0)
                 return;
-            listenAt = now() + LISTEN_AGAIN;
+            // Not all at the same time: their connections may have ended together.
+            listenAt = now() + (long) (LISTEN_AGAIN * ThreadLocalRandom.current().nextDouble(0.5, 1));
             try {
                 Connection c = listener = openInTime(callTimeout, o.listen);
                 within(callTimeout, () -> query(c, "LISTEN leadership_changed"));

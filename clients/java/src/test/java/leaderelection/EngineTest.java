@@ -6,6 +6,7 @@
  */
 package leaderelection;
 
+import java.lang.ref.WeakReference;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Proxy;
 import java.net.InetAddress;
@@ -72,6 +73,7 @@ public class EngineTest {
         silent();
         givesBack();
         yields();
+        forgotten();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
     }
@@ -744,6 +746,27 @@ public class EngineTest {
         Options o = new Options("test");
         o.callTimeout = Duration.ofSeconds(60);
         return o;
+    }
+
+    /** What was closed is not kept until the lease would have been over. */
+    private static void forgotten() throws Exception {
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                return sql.contains("renew(") ? new Object[] {7L, 86_400_000L, false} : super.answer(sql, args);
+            }
+        };
+        WeakReference<Leadership> closed = closed();
+        until("what was closed is forgotten", () -> {
+            System.gc();
+            return closed.get() == null;
+        });
+    }
+
+    private static WeakReference<Leadership> closed() throws Exception {
+        Leadership session = new SessionLeadership(URL, new Properties(), options());
+        until("leads", session::leads);
+        session.close();
+        return new WeakReference<>(session);
     }
 
     private static void until(String what, BooleanSupplier so) throws InterruptedException {
