@@ -1379,11 +1379,11 @@ BEGIN
 	IF EXISTS (SELECT 1 FROM leader_election.election e, leader_election.lease l, leader_election.candidate c,
 				leader_election.server s
 			WHERE $6 IS NULL AND $7 IS NULL
-			AND e.election = $1 AND e.candidate_role IS NULL
-			AND l.election = $1 AND l.leader <> $2 AND l.expires_at <= clock_timestamp() + l.duration
+			AND e.election = $1 COLLATE "C" AND e.candidate_role IS NULL
+			AND l.election = $1 COLLATE "C" AND l.leader <> $2 COLLATE "C" AND l.expires_at <= clock_timestamp() + l.duration
 			AND leader_election_internal.is_led(l, s, clock_timestamp())
 			AND s.started_at = pg_postmaster_start_time() AND s.first_seen_at <= clock_timestamp()
-			AND c.election = $1 AND c.candidate = $2 AND c.kind = 'detached'
+			AND c.election = $1 COLLATE "C" AND c.candidate = $2 COLLATE "C" AND c.kind = 'detached'
 			AND c.role = leader_election_internal.session_role()
 			AND c.seen_at BETWEEN clock_timestamp() - e.lease_duration / 3 AND clock_timestamp()
 			AND coalesce($3 = c.rank, true) AND coalesce($4 = c.progress, true)
@@ -1404,7 +1404,7 @@ BEGIN
 				ELSE 'attempts is out of range: ' || $7 END,
 			DETAIL = 'It is how often a run may be granted, 1 or more.';
 	END IF;
-	g := leader_election_internal.elect($1, $2, 'detached', NULL, $3, $4, $5, $6, $7, $8);
+	g := leader_election_internal.elect($1 COLLATE "C", $2, 'detached', NULL, $3, $4, $5, $6, $7, $8);
 	IF g.term IS NOT NULL THEN
 		RETURN NEXT g;
 	END IF;
@@ -1429,10 +1429,10 @@ BEGIN
 	END IF;
 	key := leader_election_internal.live_key();
 	IF key IS NULL THEN
-		PERFORM leader_election_internal.check_reset($1);
+		PERFORM leader_election_internal.check_reset($1 COLLATE "C");
 	END IF;
 	SELECT x.candidate, x.role INTO c FROM leader_election.candidate x
-		WHERE x.election = $1 AND x.session_id = key;
+		WHERE x.election = $1 COLLATE "C" AND x.session_id = key;
 
 	-- NULL: as it stands already
 	IF $6 OR $6 IS NULL AND c.candidate IS NULL THEN
@@ -1444,13 +1444,13 @@ BEGIN
 	ELSE
 		IF c.role <> leader_election_internal.caller() THEN
 			PERFORM leader_election_internal.not_owner($1, c.candidate, c.role);
-		ELSIF c.candidate <> $2 THEN
+		ELSIF c.candidate <> $2 COLLATE "C" THEN
 			RAISE EXCEPTION 'this session stands in election "%" already, as candidate "%"', $1, c.candidate
 				USING ERRCODE = 'LE004',
 					HINT = 'Two clients may share this session. Behind a transaction pooler use detached candidates: acquire().';
 		END IF;
 	END IF;
-	RETURN (leader_election_internal.elect($1, $2, 'session', key, $3, $4, $5, NULL, NULL, NULL)).term;
+	RETURN (leader_election_internal.elect($1 COLLATE "C", $2, 'session', key, $3, $4, $5, NULL, NULL, NULL)).term;
 END
 $$;
 
@@ -1494,7 +1494,7 @@ DECLARE
 BEGIN
 	PERFORM leader_election_internal.enter('campaign');
 	key := leader_election_internal.live_key();
-	RETURN EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.election = $1 AND c.session_id = key);
+	RETURN EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.election = $1 COLLATE "C" AND c.session_id = key);
 END
 $$;
 
@@ -1531,7 +1531,7 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-	RETURN (SELECT (o.l).term IS NOT NULL FROM leader_election_internal.own($1) o);
+	RETURN (SELECT (o.l).term IS NOT NULL FROM leader_election_internal.own($1 COLLATE "C") o);
 END
 $$;
 
@@ -1540,7 +1540,7 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-	RETURN (SELECT (o.l).term FROM leader_election_internal.own($1) o);
+	RETURN (SELECT (o.l).term FROM leader_election_internal.own($1 COLLATE "C") o);
 END
 $$;
 
@@ -1549,7 +1549,7 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 DECLARE
-	l CONSTANT leader_election.lease := (SELECT o.l FROM leader_election_internal.own($1) o);
+	l CONSTANT leader_election.lease := (SELECT o.l FROM leader_election_internal.own($1 COLLATE "C") o);
 BEGIN
 	-- The clock was set back: for how long is known with the next renewal.
 	RETURN CASE WHEN l.expires_at > clock_timestamp() + l.duration THEN 0
@@ -1754,7 +1754,7 @@ BEGIN
 		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
 			leader_election_internal.check_metadata($4);
 	END IF;
-	g := leader_election_internal.renew($1, $2, $3, $4);
+	g := leader_election_internal.renew($1 COLLATE "C", $2, $3, $4);
 	IF g.term IS NOT NULL THEN
 		RETURN NEXT g;
 	END IF;
@@ -1876,7 +1876,7 @@ BEGIN
 			leader_election_internal.check_term($2),
 			leader_election_internal.check_interval('hold', $3, '0', '366 days');
 	END IF;
-	RETURN leader_election_internal.give_up($1, $2, NULL, 'resign(election)', 'resigned',
+	RETURN leader_election_internal.give_up($1 COLLATE "C", $2, NULL, 'resign(election)', 'resigned',
 		$3, coalesce($4, false), NULL);
 END
 $$;
@@ -1891,7 +1891,7 @@ BEGIN
 		leader_election_internal.check_text('election name', $1, 1, 200),
 		leader_election_internal.check_term($2),
 		leader_election_internal.check_text('candidate name', $3, 1, 200);
-	RETURN leader_election_internal.give_up($1, $2, NULL, 'transfer(election, to_candidate)',
+	RETURN leader_election_internal.give_up($1 COLLATE "C", $2, NULL, 'transfer(election, to_candidate)',
 		'transferred', NULL, false, $3);
 END
 $$;
@@ -1907,12 +1907,12 @@ BEGIN
 		leader_election_internal.check_text('election name', $1, 1, 200),
 		leader_election_internal.check_text('candidate name', $2, 1, 200);
 	key := leader_election_internal.live_key();
-	IF EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.election = $1 AND c.candidate = $2
+	IF EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.election = $1 COLLATE "C" AND c.candidate = $2 COLLATE "C"
 			AND c.session_id = key) THEN
 		RAISE EXCEPTION 'candidate "%" cannot transfer election "%" to itself', $2, $1
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	RETURN leader_election_internal.give_up($1, NULL, key, NULL, 'transferred', NULL, false, $2);
+	RETURN leader_election_internal.give_up($1 COLLATE "C", NULL, key, NULL, 'transferred', NULL, false, $2);
 END
 $$;
 
@@ -1924,7 +1924,7 @@ BEGIN
 	PERFORM leader_election_internal.enter('resign'),
 		leader_election_internal.check_text('election name', $1, 1, 200),
 		leader_election_internal.check_interval('hold', $2, '0', '366 days');
-	RETURN leader_election_internal.give_up($1, NULL, leader_election_internal.live_key(), NULL,
+	RETURN leader_election_internal.give_up($1 COLLATE "C", NULL, leader_election_internal.live_key(), NULL,
 		'resigned', $2, false, NULL);
 END
 $$;
@@ -1955,7 +1955,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	PERFORM leader_election_internal.enter('leave'),
 		leader_election_internal.check_text('election name', $1, 1, 200);
-	RETURN leader_election_internal.leave_session($1, leader_election_internal.live_key());
+	RETURN leader_election_internal.leave_session($1 COLLATE "C", leader_election_internal.live_key());
 END
 $$;
 
@@ -2040,7 +2040,7 @@ BEGIN
 	PERFORM leader_election_internal.enter('leave'),
 		leader_election_internal.check_text('election name', $1, 1, 200),
 		leader_election_internal.check_text('candidate name', $2, 1, 200);
-	RETURN leader_election_internal.leave($1, $2);
+	RETURN leader_election_internal.leave($1 COLLATE "C", $2);
 END
 $$;
 
@@ -2071,7 +2071,7 @@ BEGIN
 	END IF;
 
 	SELECT x AS lease, x.xmin AS made_by INTO seen FROM leader_election.lease x
-		WHERE x.election = $1 AND x.term = $2 AND x.leader IS NOT NULL;
+		WHERE x.election = $1 COLLATE "C" AND x.term = $2 AND x.leader IS NOT NULL;
 	IF NOT FOUND THEN
 		RETURN false;
 	END IF;
@@ -2174,7 +2174,7 @@ BEGIN
 		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
 			leader_election_internal.check_primary($1);
 	END IF;
-	fenced := leader_election_internal.fence($1, $2);		-- PERFORM would be a query
+	fenced := leader_election_internal.fence($1 COLLATE "C", $2);		-- PERFORM would be a query
 	IF bounded IS NOT NULL THEN
 		bounded := set_config('lock_timeout', wait, true);
 	END IF;
@@ -2207,7 +2207,7 @@ DECLARE
 	wait CONSTANT text := current_setting('lock_timeout');
 BEGIN
 	PERFORM leader_election_internal.bound(), leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.fence_session($1), set_config('lock_timeout', wait, true);
+		leader_election_internal.fence_session($1 COLLATE "C"), set_config('lock_timeout', wait, true);
 END
 $$;
 
@@ -2324,8 +2324,8 @@ DECLARE
 BEGIN
 	PERFORM leader_election_internal.bound(), leader_election_internal.check_writable('create_election'),
 		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_settings($2, $3, $4, $5, $6, $7, $8, $9, NULL),
-		leader_election_internal.create_election($1, $2, $3, $4, $5, $6, $7),
+		leader_election_internal.check_settings($2 COLLATE "C", $3, $4, $5, $6, $7, $8, $9, NULL),
+		leader_election_internal.create_election($1 COLLATE "C", $2, $3, $4, $5, $6, $7),
 		set_config('lock_timeout', wait, true);
 END
 $$;
@@ -2398,8 +2398,8 @@ SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	PERFORM leader_election_internal.enter('alter_election'),
 		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_settings($2, $3, $4, $5, $6, $7, $8, $9, $10),
-		leader_election_internal.alter_election($1, $2, $3, $4, $5, $6, $7, $10);
+		leader_election_internal.check_settings($2 COLLATE "C", $3, $4, $5, $6, $7, $8, $9, $10),
+		leader_election_internal.alter_election($1 COLLATE "C", $2, $3, $4, $5, $6, $7, $10);
 END
 $$;
 
@@ -2430,7 +2430,7 @@ BEGIN
 	IF $2 IS NOT NULL THEN
 		PERFORM leader_election_internal.check_text('run', $2, 1, 200);
 	END IF;
-	PERFORM leader_election_internal.set_run_done($1, $2);
+	PERFORM leader_election_internal.set_run_done($1 COLLATE "C", $2);
 END
 $$;
 
@@ -2489,7 +2489,7 @@ DECLARE
 BEGIN
 	PERFORM leader_election_internal.bound(), leader_election_internal.check_writable('drop_election'),
 		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.drop_election($1),
+		leader_election_internal.drop_election($1 COLLATE "C"),
 		set_config('lock_timeout', wait, true);
 END
 $$;
@@ -2543,7 +2543,7 @@ BEGIN
 	IF $3 THEN
 		PERFORM leader_election_internal.not_here('terminate => true');
 	END IF;
-	RETURN leader_election_internal.request_yield($1, $2);
+	RETURN leader_election_internal.request_yield($1 COLLATE "C", $2);
 END
 $$;
 
@@ -2575,11 +2575,11 @@ DECLARE
 	sessions integer;
 	standby CONSTANT boolean := pg_is_in_recovery();
 BEGIN
-	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
+	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1 COLLATE "C";
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
-	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
+	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1 COLLATE "C";
 	SELECT * INTO s FROM leader_election.server;
 	t := clock_timestamp();
 	IF standby THEN
@@ -2591,11 +2591,11 @@ BEGIN
 			count(*) FILTER (WHERE c.kind = 'session')
 			INTO candidates, ready, sessions
 			FROM leader_election.candidate c
-			WHERE c.election = $1 AND (leader_election_internal.is_alive(c, e.lease_duration, t)
+			WHERE c.election = $1 COLLATE "C" AND (leader_election_internal.is_alive(c, e.lease_duration, t)
 				OR led AND c.candidate = l.leader);
 		-- A leader stands, too, whose row was lost with a crash.
 		IF led AND NOT EXISTS (SELECT 1 FROM leader_election.candidate c
-				WHERE c.election = $1 AND c.candidate = l.leader) THEN
+				WHERE c.election = $1 COLLATE "C" AND c.candidate = l.leader) THEN
 			candidates := candidates + 1;
 		END IF;
 	END IF;
@@ -2619,7 +2619,7 @@ BEGIN
 	END IF;
 	state := 'vacant';
 	since := CASE WHEN l.leader IS NOT NULL THEN least(l.expires_at, t)
-		ELSE (SELECT h.ended_at FROM leader_election.history h WHERE h.election = $1
+		ELSE (SELECT h.ended_at FROM leader_election.history h WHERE h.election = $1 COLLATE "C"
 			AND h.term > l.after_term AND h.ended_at IS NOT NULL ORDER BY h.term DESC LIMIT 1) END;
 	IF standby THEN
 		waiting_for := CASE WHEN l.leader IS NULL AND l.successor IS NULL AND l.not_before_at > t THEN
@@ -2635,7 +2635,7 @@ BEGIN
 		WHEN leader_election_internal.not_before(l, e, s, word, t) > t THEN
 			CASE WHEN word = 'vacant' AND l.held THEN 'hold' ELSE 'takeover delay' END
 		WHEN word = 'vacant' AND l.reserved_until > t AND EXISTS (SELECT 1 FROM leader_election.candidate c
-			WHERE c.election = $1 AND c.candidate = l.successor AND c.role = l.successor_role
+			WHERE c.election = $1 COLLATE "C" AND c.candidate = l.successor AND c.role = l.successor_role
 			AND leader_election_internal.is_alive(c, e.lease_duration, t)) THEN 'reserved for ' || l.successor
 		WHEN candidates = 0 THEN 'no candidates'
 		WHEN candidates < e.quorum THEN format('quorum %s of %s', candidates, e.quorum)
@@ -2653,7 +2653,7 @@ DECLARE
 	s leader_election.server;
 	l leader_election.lease;
 BEGIN
-	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
+	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1 COLLATE "C";
 	SELECT * INTO s FROM leader_election.server;
 	IF l.leader IS NOT NULL AND (CASE WHEN pg_is_in_recovery() THEN clock_timestamp() < l.expires_at
 			ELSE leader_election_internal.is_led(l, s, clock_timestamp()) END) THEN
@@ -2677,13 +2677,13 @@ DECLARE
 	e leader_election.election;
 	l leader_election.lease;
 	t timestamptz;
-	led text;
+	led text COLLATE "C";
 BEGIN
 	IF pg_is_in_recovery() THEN		-- the table is unlogged
 		RETURN;
 	END IF;
-	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
-	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
+	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1 COLLATE "C";
+	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1 COLLATE "C";
 	SELECT * INTO s FROM leader_election.server;
 	t := clock_timestamp();
 	IF leader_election_internal.is_led(l, s, t) THEN
@@ -2699,11 +2699,11 @@ BEGIN
 			FROM (SELECT c.candidate, c.role, c.kind, c.rank, c.progress, c.metadata, c.joined_at,
 					leader_election_internal.is_alive(c, e.lease_duration, t) OR c.candidate IS NOT DISTINCT FROM led AS alive,
 					c.candidate IS NOT DISTINCT FROM led AS leads
-				FROM leader_election.candidate c WHERE c.election = $1
+				FROM leader_election.candidate c WHERE c.election = $1 COLLATE "C"
 				UNION ALL
 				SELECT l.leader, l.role, l.kind, l.rank, l.progress, l.metadata, l.acquired_at, true, true
 				WHERE led IS NOT NULL AND NOT EXISTS (SELECT 1 FROM leader_election.candidate c
-					WHERE c.election = $1 AND c.candidate = led)) x) y
+					WHERE c.election = $1 COLLATE "C" AND c.candidate = led)) x) y
 		ORDER BY 2 NULLS LAST, 1;
 END
 $$;
@@ -2743,13 +2743,13 @@ BEGIN
 	LOOP
 		SELECT x.leader, x.term INTO o FROM leader_election._observe($1) x;
 		IF o.term IS NULL AND NOT EXISTS (SELECT FROM leader_election.election e
-				WHERE e.election OPERATOR(pg_catalog.=) $1) THEN
+				WHERE e.election OPERATOR(pg_catalog.=) $1 COLLATE pg_catalog."C") THEN
 			RAISE EXCEPTION 'election "%" does not exist', $1 USING ERRCODE = 'LE003',
 				HINT = 'Check its name. The first join(), campaign() or acquire() creates an election, unless leader_election.auto_create is off.';
 		END IF;
 		COMMIT;
 		-- IS DISTINCT FROM would take the caller's operator.
-		EXIT WHEN NOT coalesce(o.leader OPERATOR(pg_catalog.=) known_leader, o.leader IS NULL AND known_leader IS NULL)
+		EXIT WHEN NOT coalesce(o.leader OPERATOR(pg_catalog.=) known_leader COLLATE pg_catalog."C", o.leader IS NULL AND known_leader IS NULL)
 			OR NOT coalesce(o.term OPERATOR(pg_catalog.=) known_term, o.term IS NULL AND known_term IS NULL)
 			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) until;
 		PERFORM pg_catalog.pg_sleep(0.1);
@@ -2809,7 +2809,7 @@ BEGIN
 	IF pg_is_in_recovery() THEN
 		RETURN;
 	END IF;
-	FOR holder IN SELECT k.pid FROM leader_election_internal.lease_holders($1) k LOOP
+	FOR holder IN SELECT k.pid FROM leader_election_internal.lease_holders($1 COLLATE "C") k LOOP
 		severity := CASE WHEN o.leader IS NULL THEN 'error' ELSE 'notice' END;
 		finding := format('%s has locked the lease, as a fenced transaction does: a change of leader waits for its end',
 			coalesce('process ' || holder, 'a prepared transaction'));

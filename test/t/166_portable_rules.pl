@@ -342,6 +342,35 @@ end_lease('locked');
 is($other->acquire('locked', 'next'), 2, 'until its lease is over');
 
 #
+# Names with a collation of their own are compared byte by byte
+#
+
+$super->query(q(CREATE TABLE public.names (e text COLLATE "POSIX", c text COLLATE "POSIX"); GRANT SELECT ON public.names TO app;
+	INSERT INTO public.names VALUES ('collated', 'a')));
+$app->query(q(SELECT leader_election.create_election('collated', takeover_delay => '0', lease_duration => '1 hour')));
+my $next = 0;
+foreach my $call (
+	"create_election(e || 'z')", 'acquire(e, c)', 'acquire(e, c)', 'acquire(e, c, run => c)', 'renew(e, 1)', 'is_leader(e, 1)', 'assert_leader(e, 1)', 'leader(e)',
+	'_observe(e)', '_standing(e)', 'diagnose(e)', "acquire(e, 'b')", "request_yield(e, 'b' COLLATE \"POSIX\")", "transfer(e, 1, 'b' COLLATE \"POSIX\")", 'leave(e, c)',
+	"acquire(e, 'b')", 'release(e, 2)', 'join(e, c, auto_renew => false)', 'renew(e)', 'is_leader(e)', 'term(e)', 'remaining_ms(e)',
+	'assert_leader(e)', 'transfer(e, c)', 'resign(e)', 'leave(e)', '_stands(e)', 'alter_election(e, quorum => 1)', 'set_run_done(e, c)', 'drop_election(e)')
+{
+	my $state = $app->sqlstate_of("SELECT leader_election.$call FROM public.names");
+
+	is($state, $call eq 'transfer(e, c)' ? '22023' : '00000', "names of another collation: $call");
+}
+$super->query(q(CREATE COLLATION public.alike (provider = icu, locale = 'und-u-ks-level2', deterministic = false))) if $super->query('SELECT true FROM pg_collation WHERE collprovider = $$i$$ LIMIT 1');
+SKIP:
+{
+	skip 'no ICU', 3 unless $super->sqlstate_of(q(SELECT 'a' COLLATE public.alike)) eq '00000';
+	$super->query('GRANT USAGE ON SCHEMA public TO app');
+	$app->query(q(SELECT leader_election.create_election('alike', takeover_delay => '0', lease_duration => '1 hour')));
+	is($app->acquire('alike', 'a'), 1, 'a candidate leads');
+	is($app->sqlstate_of(q(SELECT leader_election.leader('ALIKE' COLLATE public.alike))), '00000', 'what is alike to others');
+	is($app->query(q(CALL leader_election.wait_for_change('alike', 1, 'A' COLLATE public.alike, '1 min'))), '1|a', 'is another name here');
+}
+
+#
 # Standbys
 #
 
