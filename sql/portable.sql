@@ -819,6 +819,16 @@ LANGUAGE sql AS $$
 		ELSE false END
 $$;
 
+-- May its row be removed?  Not while the process of a session that was reset goes on,
+-- which is to be told so (check_reset()).
+CREATE OR REPLACE FUNCTION leader_election_internal.has_ended(c leader_election.candidate,
+	lease interval) RETURNS boolean
+LANGUAGE sql AS $$
+	SELECT CASE WHEN leader_election_internal.is_alive(c, 10 * lease, clock_timestamp()) THEN false
+		WHEN c.kind = 'session' THEN NOT EXISTS (SELECT 1 FROM pg_stat_get_activity(c.backend_pid))
+		ELSE true END
+$$;
+
 --
 -- The rules
 --
@@ -965,8 +975,8 @@ BEGIN
 		previous_term = NULL, yielding = false,
 		gave_up = CASE WHEN sits_out THEN l.leader END, gave_up_role = CASE WHEN sits_out THEN l.role END,
 		successor = to_candidate, successor_role = to_role,
-		reserved_until = CASE WHEN to_candidate IS NOT NULL THEN t + e.lease_duration
-			WHEN sits_out THEN greatest(t, not_before, l.not_before_at) + e.lease_duration END,
+		reserved_until = CASE WHEN to_candidate IS NOT NULL OR sits_out
+			THEN greatest(t, not_before, l.not_before_at) + e.lease_duration END,
 		not_before_at = greatest(not_before, l.not_before_at),
 		held = CASE WHEN l.not_before_at IS NOT NULL THEN true ELSE is_hold END
 		WHERE x.election = l.election;
@@ -1157,6 +1167,8 @@ BEGIN
 			IF NOT FOUND THEN
 				PERFORM leader_election_internal.busy(e.election);
 			END IF;
+		ELSIF NOT same THEN		-- it has ended, and its row is removed or taken just now
+			PERFORM leader_election_internal.busy(e.election);
 		END IF;
 	END IF;
 	IF c.candidate IS NULL OR NOT (c.kind = is_kind AND c.role = me AND c.session_id IS NOT DISTINCT FROM key) THEN
@@ -1187,7 +1199,8 @@ BEGIN
 	-- and while that candidate stands.
 	IF (l.successor, l.successor_role) <> (who, me)
 			AND t < (CASE state WHEN 'vacant' THEN l.reserved_until
-				WHEN 'expired' THEN CASE WHEN l.yielding THEN l.expires_at + e.lease_duration END END) THEN
+				WHEN 'expired' THEN CASE WHEN l.yielding THEN l.expires_at + e.lease_duration END
+				WHEN 'orphaned' THEN 'infinity' END) THEN
 		PERFORM 1 FROM leader_election.candidate c
 			WHERE c.election = l.election AND c.candidate = l.successor AND c.role = l.successor_role
 			AND leader_election_internal.is_alive(c, e.lease_duration, t);
@@ -1327,9 +1340,9 @@ BEGIN
 	IF NOT leader_election_internal.may_lead(l, e, s, state, who, me, t) THEN
 		IF state = 'orphaned' THEN
 			-- The takeover delay counts from here, and for how long it sits out if
-			-- it is back already: that must be noted.
+			-- it is back already, or another one was named: that must be noted.
 			PERFORM leader_election_internal.vacate(l, e, s, 'session ended', NULL,
-				t + e.takeover_delay, false, true, NULL, NULL, t);
+				t + e.takeover_delay, false, true, l.successor, l.successor_role, t);
 		END IF;
 		RETURN nobody;
 	END IF;
@@ -1354,6 +1367,12 @@ BEGIN
 			INTO l.term, l.expires_at, l.duration, l.yielding;
 	INSERT INTO leader_election.history (election, term, leader, acquired_at, kind, role, client_addr, backend_pid)
 		VALUES (el, new_term, who, t, is_kind, me, inet_client_addr(), c.backend_pid);
+
+	-- Each one that has ended costs a lock whenever candidates are counted.
+	DELETE FROM leader_election.candidate x USING (
+		SELECT y.candidate FROM leader_election.candidate y WHERE y.election = el
+		AND leader_election_internal.has_ended(y, e.lease_duration) LIMIT 10 FOR UPDATE SKIP LOCKED) ended
+		WHERE x.election = el AND x.candidate = ended.candidate;
 	PERFORM leader_election_internal.prune(s.history_retention, 10),
 		leader_election_internal.notify(s, e, 'elected', new_term, who, previous, reason, NULL, t),
 		set_config('leader_election_portable.granted', (granted || jsonb_build_object(el, new_term))::text, true);
@@ -1526,12 +1545,26 @@ BEGIN
 END
 $$;
 
+-- The same, by a row that may not be undone
+CREATE OR REPLACE FUNCTION leader_election_internal.own_committed(el text) RETURNS leader_election.lease
+LANGUAGE plpgsql AS $$
+DECLARE
+	l CONSTANT leader_election.lease := (SELECT o.l FROM leader_election_internal.own(el) o);
+BEGIN
+	IF pg_current_xact_id_if_assigned() IS NOT NULL AND NOT leader_election_internal.is_committed(
+			(SELECT x.xmin FROM leader_election.lease x WHERE x.election = el)) THEN
+		RETURN NULL;
+	END IF;
+	RETURN l;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION leader_election.is_leader(election text)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-	RETURN (SELECT (o.l).term IS NOT NULL FROM leader_election_internal.own($1 COLLATE "C") o);
+	RETURN (leader_election_internal.own_committed($1 COLLATE "C")).term IS NOT NULL;
 END
 $$;
 
@@ -1540,7 +1573,7 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-	RETURN (SELECT (o.l).term FROM leader_election_internal.own($1 COLLATE "C") o);
+	RETURN (leader_election_internal.own_committed($1 COLLATE "C")).term;
 END
 $$;
 
@@ -1549,7 +1582,7 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 DECLARE
-	l CONSTANT leader_election.lease := (SELECT o.l FROM leader_election_internal.own($1 COLLATE "C") o);
+	l CONSTANT leader_election.lease := leader_election_internal.own_committed($1 COLLATE "C");
 BEGIN
 	-- The clock was set back: for how long is known with the next renewal.
 	RETURN CASE WHEN l.expires_at > clock_timestamp() + l.duration THEN 0
@@ -1665,8 +1698,8 @@ BEGIN
 		RETURN NULL;
 	ELSIF by_term THEN
 		PERFORM leader_election_internal.check_holder(l, $2, 'renew(election)');
-		IF $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term THEN
-			RETURN NULL;		-- an old term never comes back: no lock is needed to say so
+		IF l.kind = 'session' OR $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term THEN
+			RETURN NULL;		-- neither a session that has ended nor an old term comes back: no lock is needed to say so
 		END IF;
 	ELSE
 		IF l.session_id IS DISTINCT FROM key OR l.session_started <> pg_postmaster_start_time() THEN
@@ -2870,7 +2903,7 @@ BEGIN
 	PERFORM leader_election_internal.prune(s.history_retention, 1000);
 	DELETE FROM leader_election.candidate c USING (
 		SELECT x.election, x.candidate FROM leader_election.candidate x JOIN leader_election.election y USING (election)
-		WHERE NOT leader_election_internal.is_alive(x, 10 * y.lease_duration, clock_timestamp())
+		WHERE leader_election_internal.has_ended(x, y.lease_duration)
 		FOR UPDATE OF x SKIP LOCKED) old
 		WHERE c.election = old.election AND c.candidate = old.candidate;
 	RETURN n;

@@ -342,6 +342,79 @@ end_lease('locked');
 is($other->acquire('locked', 'next'), 2, 'until its lease is over');
 
 #
+# Sessions that have ended
+#
+
+sub ended
+{
+	my ($session) = @_;
+	my $pid = $session->backend_pid;
+
+	$super->query("SELECT pg_terminate_backend($pid)");
+	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0');
+	return;
+}
+
+# Who knows the term of one does not prolong it.
+$app->query(q(SELECT leader_election.create_election('ended', takeover_delay => '0', lease_duration => '1 hour')));
+my $ends = connected('ends', 'app');
+is($ends->query(q(SELECT leader_election.join('ended', 'ends', auto_renew => false))), 1, 'a session leads');
+is($app->sqlstate_of(q(SELECT leader_election.renew('ended', 1))), '22023', 'its term is not renewed by others');
+ended($ends);
+my $expires = $super->query(q(SELECT expires_at FROM leader_election.lease WHERE election = 'ended'));
+is($app->query(q(SELECT count(*) FROM leader_election.renew('ended', 1))), 0, 'nor when it has ended');
+is($super->query(q(SELECT expires_at FROM leader_election.lease WHERE election = 'ended')), $expires, 'and no deadline moves');
+
+# Their rows go with the next grant, as do those of detached candidates that have not called
+# for ten leases; but not that of a session that was reset, which is to be told (LE006).
+my $reset = connected('reset', 'app');
+$reset->query(q(SELECT leader_election.join('ended', 'reset', auto_renew => false); DISCARD ALL));
+$app->acquire('ended', 'z');
+$app->query("SELECT leader_election.release('ended', 2)");
+$app->acquire('ended', $_) foreach qw(silent late);
+my $silent = connected('silent', 'app');
+$silent->query(q(SELECT leader_election.join('ended', 'gone', auto_renew => false)));
+ended($silent);
+$super->query(qq(UPDATE leader_election.candidate SET seen_at = seen_at - interval '$$_[1]' WHERE candidate = '$$_[0]'))
+	foreach [ 'silent', '11 hours' ], [ 'late', '9 hours' ];
+end_lease('ended');
+isnt($other->acquire('ended', 'next'), '', 'another one is elected');
+is($super->query(q(SELECT string_agg(candidate, ' ' ORDER BY candidate) FROM leader_election.candidate WHERE election = 'ended')),
+	'late next reset z', 'and the rows of those who have ended are gone');
+is($reset->sqlstate_of(q(SELECT leader_election.renew('ended'))), 'LE006', 'a session that was reset is told so');
+
+# A leader that was asked to yield to a candidate, and dies: that one follows, also after a delay.
+foreach my $delay ('0', '1 ms')
+{
+	my $election = "asked $delay";
+
+	$operator->query("SELECT leader_election.create_election('$election', takeover_delay => '$delay', lease_duration => '1 hour')");
+	my $asked = connected('asked', 'app');
+	is($asked->query("SELECT leader_election.join('$election', 'asked', auto_renew => false)"), 1, 'a session leads');
+	$app->acquire($election, $_) foreach qw(b c);
+	$operator->query("SELECT leader_election.request_yield('$election', 'c')");
+	is($operator->sqlstate, '00000', 'is asked to yield to a candidate');
+	ended($asked);
+	is($app->acquire($election, 'b'), '', "it dies, and another one calls, with a delay of $delay");
+	is($super->query("SELECT reserved_until = coalesce(greatest(not_before_at, h.ended_at), h.ended_at) + interval '1 hour'
+		FROM leader_election.lease l JOIN leader_election.history h USING (election) WHERE l.election = '$election'"), 't', 'the lease is kept for the one that was named, for a lease behind the delay');
+	wait_for($node, "SELECT coalesce(not_before_at < clock_timestamp(), true) FROM leader_election.lease WHERE election = '$election'", 't', undef, 'portable');
+	is($app->acquire($election, 'b'), '', 'again, in vain');
+	is($app->acquire($election, 'c'), 2, 'that one leads next');
+	is($super->query("SELECT reason FROM leader_election.history WHERE election = '$election' AND term = 1"), 'session ended', 'the history says how the first one ended');
+}
+
+# What the running transaction has written does not count yet.
+$app->query(q(SELECT leader_election.create_election('undone', takeover_delay => '0', lease_duration => '1 hour')));
+$other->query(q(BEGIN; SELECT leader_election.join('undone', 'a', auto_renew => false)));
+is($other->query(q(SELECT leader_election.is_leader('undone'), leader_election.term('undone'), leader_election.remaining_ms('undone'))), 'f||',
+	'a session does not lead by a grant that may be undone');
+is($other->sqlstate_of(q(SELECT leader_election.assert_leader('undone'))), '00000', 'but what is undone with it may be written');
+$other->query('COMMIT');
+is($other->query(q(SELECT leader_election.is_leader('undone'), leader_election.term('undone'), leader_election.remaining_ms('undone') > 0)), 't|1|t',
+	'until that has committed');
+
+#
 # Names with a collation of their own are compared byte by byte
 #
 
