@@ -615,7 +615,8 @@ $$;
 --
 -- The row is locked only by who changes it.  A restart is noted by the first
 -- call that finds the row free; the others take it for noted now.  Otherwise
--- the first call, in a transaction block, would hold up all elections.
+-- the first call, in a transaction block, would hold up all elections.  (Nobody new
+-- is elected before that block has ended: so it may not sit idle for long.)
 CREATE OR REPLACE FUNCTION leader_election_internal.server(el text) RETURNS leader_election.server
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -634,6 +635,7 @@ BEGIN
 		s := leader_election_internal.first_server(el);
 	END IF;
 	present := leader_election_internal.server_now();
+	PERFORM leader_election_internal.write(s.lease_duration);
 	LOOP
 		SELECT * INTO s FROM leader_election.server FOR NO KEY UPDATE SKIP LOCKED;
 		EXIT WHEN FOUND;
@@ -688,6 +690,21 @@ BEGIN
 		PERFORM leader_election_internal.busy(el);
 	END;
 	SELECT * INTO STRICT s FROM leader_election.server;
+	RETURN s;
+END
+$$;
+
+-- The settings, for what may be called in a block: that a server is another one, or was
+-- started anew, is noted by others.
+CREATE OR REPLACE FUNCTION leader_election_internal.settings(el text) RETURNS leader_election.server
+LANGUAGE plpgsql AS $$
+DECLARE
+	s leader_election.server;
+BEGIN
+	SELECT * INTO s FROM leader_election.server;
+	IF NOT FOUND THEN
+		s := leader_election_internal.first_server(el);
+	END IF;
 	RETURN s;
 END
 $$;
@@ -2329,7 +2346,7 @@ DECLARE
 	s leader_election.server;
 	e leader_election.election;
 BEGIN
-	s := leader_election_internal.server($1);
+	s := leader_election_internal.settings($1);
 	e.election := $1;
 	e.strategy := coalesce($2, 'race');
 	e.lease_duration := coalesce($3, s.lease_duration);
@@ -2931,7 +2948,7 @@ DECLARE
 	removed integer;
 BEGIN
 	PERFORM leader_election_internal.bound(), leader_election_internal.check_writable('prune');
-	removed := leader_election_internal.prune((leader_election_internal.server('')).history_retention, 100000);
+	removed := leader_election_internal.prune((leader_election_internal.settings('')).history_retention, 100000);
 	PERFORM set_config('lock_timeout', wait, true);
 	RETURN removed;
 END
@@ -2954,7 +2971,7 @@ BEGIN
 	END IF;
 	PERFORM leader_election_internal.check_interval('lease_duration', $1, '100 ms', '1 day'),
 		leader_election_internal.check_interval('history_retention', $2, '1 h', '10000 days'),
-		leader_election_internal.server('');
+		leader_election_internal.settings('');
 	-- A call that finds another server has the row locked to its end.
 	UPDATE leader_election.server SET lease_duration = coalesce($1, lease_duration),
 		history_retention = coalesce($2, history_retention),

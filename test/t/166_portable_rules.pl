@@ -415,6 +415,27 @@ is($other->query(q(SELECT leader_election.is_leader('undone'), leader_election.t
 	'until that has committed');
 
 #
+# After a restart
+#
+
+# The first call in a block notes it, and is ended when it sits idle for a lease: else nobody
+# could be elected. What may be called in blocks leaves it to others.
+my $restarted = q(UPDATE leader_election.server SET started_at = started_at - interval '1 day');
+my $noted = q(SELECT s.started_at = pg_postmaster_start_time() FROM leader_election.server s);
+$super->query($restarted);
+$idle = connected('idle', 'app');
+$idle->query(q(BEGIN; SELECT leader_election.create_election('in a block')));
+is($idle->sqlstate, '00000', 'an election is created in a block');
+is($app->acquire('restarted', 'a'), '', 'another call after a restart');
+is($super->query($noted), 't', 'notes it, and waits for no block');
+$idle->query('COMMIT');
+$super->query($restarted);
+$idle->query(q(BEGIN; SELECT FROM leader_election.acquire('in a block', 'a')));
+is($idle->query('SHOW idle_in_transaction_session_timeout'), '20s', 'who notes it in a block may not sit idle for longer than a lease');
+$idle->query('ROLLBACK');
+$super->query(q(UPDATE leader_election.server SET started_at = pg_postmaster_start_time(), first_seen_at = '-infinity'));
+
+#
 # Names with a collation of their own are compared byte by byte
 #
 
