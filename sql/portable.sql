@@ -413,6 +413,12 @@ BEGIN
 END
 $$;
 
+-- What is stored has no days, for how long one lasts depends on the session's time zone.
+CREATE OR REPLACE FUNCTION leader_election_internal.seconds(length interval) RETURNS interval
+LANGUAGE sql IMMUTABLE AS $$
+	SELECT make_interval(secs => extract(epoch FROM length)::float8)
+$$;
+
 CREATE OR REPLACE FUNCTION leader_election_internal.check_metadata(value jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -1776,7 +1782,7 @@ BEGIN
 		ELSE greatest(t + e.lease_duration, least(l.expires_at, t + l.duration)) END;
 	UPDATE leader_election.lease SET expires_at = until,
 		renewed_at = CASE WHEN yielding THEN renewed_at ELSE t END,
-		duration = CASE WHEN yielding THEN duration ELSE until - t END,
+		duration = CASE WHEN yielding THEN duration ELSE leader_election_internal.seconds(until - t) END,
 		previous_term = CASE WHEN term = $2 THEN NULL ELSE previous_term END, request = NULL,
 		progress = coalesce($3, progress), metadata = coalesce($4, metadata),
 		metadata_at = CASE WHEN changes THEN t ELSE metadata_at END
@@ -1890,7 +1896,7 @@ BEGIN
 		CASE WHEN l.yielding AND reason = 'resigned' THEN 'yielded' ELSE reason END,
 		CASE WHEN to_candidate IS NOT NULL THEN 'to ' || to_candidate
 			ELSE nullif(concat_ws(', ', CASE WHEN done THEN 'done' END, 'hold ' || hold), '') END,
-		CASE WHEN hold > '0' THEN l.acquired_at + hold END, CASE WHEN hold > '0' THEN true END,
+		CASE WHEN hold > '0' THEN l.acquired_at + leader_election_internal.seconds(hold) END, CASE WHEN hold > '0' THEN true END,
 		reason <> 'left', c.candidate, c.role, t);
 	RETURN true;
 END
@@ -2349,9 +2355,9 @@ BEGIN
 	s := leader_election_internal.settings($1);
 	e.election := $1;
 	e.strategy := coalesce($2, 'race');
-	e.lease_duration := coalesce($3, s.lease_duration);
+	e.lease_duration := leader_election_internal.seconds(coalesce($3, s.lease_duration));
 	e.quorum := coalesce($4, 1);
-	e.takeover_delay := coalesce($5, '1 s');
+	e.takeover_delay := leader_election_internal.seconds(coalesce($5, '1 s'));
 	e.candidate_role := nullif($6, '');
 	e.channel := nullif($7, '');
 	e.owner := leader_election_internal.caller();
@@ -2426,8 +2432,8 @@ BEGIN
 		PERFORM leader_election_internal.busy($1);		-- do not shorten the grace
 	END IF;
 	UPDATE leader_election.election SET strategy = coalesce($2, strategy),
-		lease_duration = coalesce($3, lease_duration), quorum = coalesce($4, quorum),
-		takeover_delay = coalesce($5, takeover_delay),
+		lease_duration = coalesce(leader_election_internal.seconds($3), lease_duration), quorum = coalesce($4, quorum),
+		takeover_delay = coalesce(leader_election_internal.seconds($5), takeover_delay),
 		candidate_role = CASE WHEN $6 IS NULL THEN candidate_role ELSE nullif($6, '') END,
 		channel = CASE WHEN $7 IS NULL THEN channel ELSE nullif($7, '') END,
 		owner = coalesce($8, owner)
@@ -2973,7 +2979,7 @@ BEGIN
 		leader_election_internal.check_interval('history_retention', $2, '1 h', '10000 days'),
 		leader_election_internal.settings('');
 	-- A call that finds another server has the row locked to its end.
-	UPDATE leader_election.server SET lease_duration = coalesce($1, lease_duration),
+	UPDATE leader_election.server SET lease_duration = coalesce(leader_election_internal.seconds($1), lease_duration),
 		history_retention = coalesce($2, history_retention),
 		auto_create = coalesce($3, auto_create), announce = coalesce($4, announce);
 	PERFORM set_config('lock_timeout', wait, true);

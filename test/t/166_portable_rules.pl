@@ -436,6 +436,27 @@ $idle->query('ROLLBACK');
 $super->query(q(UPDATE leader_election.server SET started_at = pg_postmaster_start_time(), first_seen_at = '-infinity'));
 
 #
+# Days
+#
+
+# A day of 23 or 25 hours begins within the next one, by this session's time zone. (Days of a
+# year are counted from 0 in such a name.)
+my ($day) = $super->query(q(SET timezone = 'UTC'; SELECT extract(doy FROM now())::integer % 365));
+$other->query("SET timezone = 'AAA0BBB,$day," . (($day + 20) % 365) . q('));
+is($other->query(q(SELECT extract(epoch FROM now() + interval '5 days' - now()) <> 5 * 86400)), 't', 'a time zone whose offset changes soon');
+$other->query(q(SELECT leader_election.create_election('days', lease_duration => '1 day', takeover_delay => '1 day')));
+is($other->acquire('days', 'a'), 1, 'a lease of a day');
+is($super->query(q(SELECT extract(epoch FROM expires_at - acquired_at) = 86400 FROM leader_election.lease WHERE election = 'days')), 't', 'has 24 hours');
+$other->query(q(SELECT leader_election.alter_election('days', lease_duration => '1 hour')));
+is($other->query(q(SELECT count(*) FROM leader_election.renew('days', 1))), 1, 'is renewed when leases are shorter');
+is($super->query(q(SELECT max(extract(day FROM i)) FROM leader_election.lease, leader_election.election e,
+	unnest(ARRAY[duration, e.lease_duration, e.takeover_delay]) i WHERE e.election = 'days' AND lease.election = e.election)), 0, 'what is stored has no days');
+is($other->query(q(SELECT leader_election.release('days', 1, hold => '5 days'))), 't', 'it is given back');
+is($super->query(q(SELECT extract(epoch FROM l.not_before_at - h.acquired_at) = 5 * 86400 FROM leader_election.lease l
+	JOIN leader_election.history h USING (election) WHERE l.election = 'days')), 't', 'and a hold of 5 days has 120 hours');
+$other->query('RESET timezone');
+
+#
 # Names with a collation of their own are compared byte by byte
 #
 
