@@ -2178,7 +2178,12 @@ DECLARE
 	tries integer;
 	lease interval;
 BEGIN
-	-- A read-only transaction cannot lock a row, and has nothing to fence.
+	-- A read-only transaction cannot lock a row, and has nothing to fence, unless it has
+	-- become one only now.
+	IF read_only AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+		RAISE EXCEPTION 'cannot execute leader_election.assert_leader() in a read-only transaction that has written'
+			USING ERRCODE = 'read_only_sql_transaction', HINT = 'Assert leadership before SET TRANSACTION READ ONLY.';
+	END IF;
 	WHILE NOT read_only LOOP
 		PERFORM 1 FROM leader_election.lease x WHERE x.election = el FOR KEY SHARE SKIP LOCKED;
 		EXIT WHEN FOUND;
@@ -2196,13 +2201,14 @@ BEGIN
 	IF NOT FOUND THEN
 		PERFORM leader_election_internal.refuse(el, of_term);
 	END IF;
+	IF read_only THEN
+		RETURN true;			-- what is noted would count for the writes behind a read-only part
+	END IF;
 	IF (fenced::jsonb -> el) IS DISTINCT FROM to_jsonb(of_term) THEN
 		fenced := set_config('leader_election_portable.fenced',
 			(coalesce(fenced::jsonb, '{}') || jsonb_build_object(el, of_term))::text, true);
 	END IF;
-	IF NOT read_only THEN
-		fenced := leader_election_internal.write(lease);		-- a takeover waits for this one
-	END IF;
+	fenced := leader_election_internal.write(lease);		-- a takeover waits for this one
 	RETURN true;
 END
 $$;

@@ -436,6 +436,23 @@ $idle->query('ROLLBACK');
 $super->query(q(UPDATE leader_election.server SET started_at = pg_postmaster_start_time(), first_seen_at = '-infinity'));
 
 #
+# A transaction that is read-only for a while
+#
+
+($election, $term) = led();
+$super->query("DROP TRIGGER fenced ON public.jobs;
+	CREATE TRIGGER fenced BEFORE INSERT ON public.jobs FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$election')");
+$app->query("BEGIN; SAVEPOINT s; SET TRANSACTION READ ONLY; SELECT leader_election.assert_leader('$election', $term); RELEASE s");
+is($app->sqlstate, '00000', 'a read-only part of a transaction locks nothing');
+end_lease($election);
+is($app->sqlstate_of('INSERT INTO public.jobs VALUES (1)'), 'LE001', 'so it fences no write that follows');
+$app->query('ROLLBACK');
+($election, $term) = led();
+$app->query("BEGIN; CREATE TEMP TABLE wrote (); SET TRANSACTION READ ONLY");
+is($app->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), '25006', 'nor one that came before: that is refused');
+$app->query('ROLLBACK');
+
+#
 # Days
 #
 
