@@ -67,6 +67,7 @@ SET LOCAL client_min_messages = warning;
 SET LOCAL plpgsql.extra_errors = 'none';
 SET LOCAL plpgsql.extra_warnings = 'none';
 SET LOCAL default_tablespace = '';
+SET LOCAL default_table_access_method = heap;
 SET LOCAL lock_timeout = '1s';
 
 -- psql: begin

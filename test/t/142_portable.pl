@@ -73,11 +73,13 @@ database('portable', q(
 	CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.same);
 	CREATE DOMAIN evil.text AS pg_catalog.int4;
 	CREATE TABLE evil.pg_class ();
+	CREATE ACCESS METHOD another TYPE TABLE HANDLER pg_catalog.heap_tableam_handler;
 	ALTER DEFAULT PRIVILEGES FOR ROLE installer GRANT ALL ON TABLES TO stranger;
 	ALTER DEFAULT PRIVILEGES FOR ROLE installer GRANT ALL ON SCHEMAS TO stranger));
 $super->query($scs);
 $super->query('ALTER ROLE installer SET search_path = evil, pg_catalog');
 $super->query(q(ALTER ROLE installer SET "plpgsql.extra_errors" = 'all'));
+$super->query('ALTER ROLE installer IN DATABASE portable SET default_table_access_method = another');
 
 # As on some services: each table has row security, and a trigger
 $node->safe_psql('portable', q(
@@ -118,6 +120,8 @@ is($owner->sqlstate_of('CREATE TABLE refers.there (election text REFERENCES lead
 is($owner->sqlstate_of('CREATE TABLE refers.there (election text REFERENCES leader_election.election ON DELETE CASCADE)'), '00000', 'but to an election');
 $owner->query('DROP SCHEMA refers CASCADE');
 
+is($owner->query(q(SELECT count(*) FROM pg_class c JOIN pg_am a ON a.oid = c.relam
+	WHERE c.relnamespace::regnamespace::text LIKE 'leader_election%' AND c.relkind = 'r' AND a.amname <> 'heap')), 0, 'its tables are heaps');
 is($owner->query(q(SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
 	WHERE c.relnamespace::regnamespace::text LIKE 'leader_election%' AND a.grantee = 'stranger'::regrole)),
 	0, 'what default privileges gave away is taken back');
