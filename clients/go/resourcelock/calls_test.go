@@ -128,3 +128,39 @@ func TestStopped(t *testing.T) {
 	lock.RecordEvent("stopped leading")
 	expect(true, 2)
 }
+
+// What remains of a lease counts from when the call was sent. A call after which less than
+// nine tenths of LeaseDuration remain is no success: the elector would count from its answer.
+func TestLateAnswers(t *testing.T) {
+	clock, late, ms, released := time.Now(), time.Duration(0), int64(3000), 0
+	now = func() time.Time { return clock }
+	t.Cleanup(func() { now = time.Now })
+	db := sql.OpenDB(server{func(call string) []driver.Value {
+		clock = clock.Add(late)
+		if strings.Contains(call, ".release(") {
+			released++
+		}
+		return []driver.Value{int64(1), ms}
+	}})
+	lock := New(db, "e", "a")
+	for _, c := range []struct {
+		what     string
+		late     time.Duration
+		ms       int64
+		ok       bool
+		term     int64
+		released int
+	}{
+		{"a grant that comes late", time.Second, 3000, false, 0, 1},
+		{"one in time", 0, 3000, true, 1, 1},
+		{"a renewal that comes late", time.Second, 3000, false, 1, 1},
+		{"one in time", 0, 3000, true, 1, 1},
+		{"one that renews nothing: to be yielded", 0, 2000, false, 1, 1},
+		{"the next one", 0, 3000, true, 1, 1},
+	} {
+		late, ms = c.late, c.ms
+		if err := lock.Update(context.Background(), record); (err == nil) != c.ok || lock.Term() != c.term || released != c.released {
+			t.Error(c.what, err, lock.Term(), released)
+		}
+	}
+}

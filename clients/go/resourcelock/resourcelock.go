@@ -34,6 +34,8 @@ import (
 
 const callTimeout = 5 * time.Second
 
+var now = time.Now // tests have a clock of their own
+
 // Lock is a detached candidate. Its elector is the only one who calls it.
 type Lock struct {
 	db                 *sql.DB
@@ -52,7 +54,8 @@ type Lock struct {
 var _ resourcelock.Interface = (*Lock)(nil)
 
 // New makes one, over a pool of any driver. The identity has to be another one for
-// each process. The lease of the election has to be LeaseDuration at least.
+// each process. The lease of the election has to be LeaseDuration at least, and
+// RenewDeadline and RetryPeriod together nine tenths of it at most.
 func New(db *sql.DB, election, identity string) *Lock {
 	return &Lock{db: db, election: election, identity: identity}
 }
@@ -116,35 +119,50 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	l.mu.Lock()
 	term, over := l.term, l.over
 	l.mu.Unlock()
+	lease := time.Duration(record.LeaseDurationSeconds) * time.Second
 	switch {
 	case record.HolderIdentity == "":
 		return l.release(ctx, term)
 	case over:
 		return errors.New("the term is over")
 	case term != 0:
-		return l.renew(ctx, term)
+		return l.renew(ctx, term, lease)
 	default:
-		return l.acquire(ctx, time.Duration(record.LeaseDurationSeconds)*time.Second)
+		return l.acquire(ctx, lease)
 	}
 }
 
 // renew notes a new term after a failover, and that the term is over. That is no news to
 // an elector which has stopped before: it may ask for a new one.
-func (l *Lock) renew(ctx context.Context, term int64) error {
-	term, _, err := l.ask(ctx, "leader_election.renew(%s, %d)", pq.QuoteLiteral(l.election), term)
+func (l *Lock) renew(ctx context.Context, term int64, lease time.Duration) error {
+	term, remaining, err := l.ask(ctx, "leader_election.renew(%s, %d)", pq.QuoteLiteral(l.election), term)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == sql.ErrNoRows {
 		l.term, l.over = 0, l.leads
 		return errors.New("the term is over")
-	} else if err == nil {
-		l.term, l.leads = term, true
+	} else if err != nil {
+		return err
+	}
+	l.term = term
+	if err = l.tooShort(remaining, lease); err == nil {
+		l.leads = true
 	}
 	return err
 }
 
-// acquire asks for a term. One whose lease ends before the elector thinks so (a tenth is
-// allowed for) is given back, and is an error.
+// tooShort is an error if a lease may end before the elector thinks so. That counts from the
+// answer, and leads for RetryPeriod and RenewDeadline after it: so these may have nine tenths
+// of LeaseDuration together.
+func (l *Lock) tooShort(remaining, lease time.Duration) error {
+	if remaining >= lease*9/10 {
+		return nil
+	}
+	return fmt.Errorf("the lease of election %s is %v yet: the answer was late, or this leader is asked to yield, "+
+		"or make the lease longer (alter_election), or LeaseDuration shorter", l.election, remaining)
+}
+
+// acquire asks for a term. One whose lease is too short is given back, and is an error.
 func (l *Lock) acquire(ctx context.Context, lease time.Duration) error {
 	if l.request == "" {
 		id := make([]byte, 16)
@@ -159,10 +177,9 @@ func (l *Lock) acquire(ctx context.Context, lease time.Duration) error {
 		return err
 	}
 	l.request = ""
-	if remaining < lease*9/10 {
+	if err = l.tooShort(remaining, lease); err != nil {
 		_ = l.release(ctx, term)
-		return fmt.Errorf("the lease of election %s is %v: make it longer (alter_election), or LeaseDuration shorter",
-			l.election, remaining)
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,16 +204,18 @@ func (l *Lock) release(ctx context.Context, term int64) error {
 	})
 }
 
-// ask makes a call that grants a term: sql.ErrNoRows if it does not.
+// ask makes a call that grants a term: sql.ErrNoRows if it does not. What remains of the lease
+// counts from when the call was sent.
 func (l *Lock) ask(ctx context.Context, format string, args ...any) (int64, time.Duration, error) {
 	var term, ms int64
+	sent := now()
 	err := within(ctx, func() error {
 		return l.db.QueryRowContext(ctx, "SELECT term, remaining_ms FROM "+fmt.Sprintf(format, args...)).Scan(&term, &ms)
 	})
 	if err != nil {
 		return 0, 0, err
 	}
-	return term, time.Duration(ms) * time.Millisecond, nil
+	return term, time.Duration(ms)*time.Millisecond - now().Sub(sent), nil
 }
 
 // within makes a call, and waits for it until ctx has ended, whatever the driver does
