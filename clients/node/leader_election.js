@@ -819,7 +819,8 @@ class DetachedLeadership extends Candidate {
         if (!signal.aborted) trouble.begins(sqlstate(error), `cannot listen: ${textOf(error)}`)
       }
       await session.end()
-      await pause(5000, signal)
+      // Not all at the same time: their connections may have ended together.
+      await pause(5000 * (1 - Math.random() / 2), signal)
     }
   }
 }

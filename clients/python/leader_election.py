@@ -538,16 +538,25 @@ class FakeLeadership(_SelfTelling):
     def __init__(self, election="election", candidate=None, **options):
         super().__init__(election, candidate, **{**options, "unfenced": True})
         self._time, self._last = 0.0, 0
+        self._next = None       # what elect() has granted, while "lost" is still to be told
 
     def _now(self):
         return self._time
 
     def elect(self, term=None, lease=15.0):
-        """Be elected in this term (default: the next one), for so many seconds; returns it."""
+        """Be elected in this term (default: the next one), for so many seconds; returns it. In a
+        handler: when that has returned, and "lost" was told."""
+        term = self._last = self._last + 1 if term is None else term
+        self._next = core.Grant(term, self._time + lease, 0.0, False)
         self._lose("not renewed")
-        self._last = self._last + 1 if term is None else term
-        self._begin(core.Grant(self._last, self._time + lease, 0.0, False))
-        return self._last
+        return term
+
+    def _tell(self):
+        told = super()._tell()
+        if self._next and "lost" in self._lead.told:
+            grant, self._next = self._next, None
+            self._begin(grant)
+        return told
 
     def lose(self, reason="connection lost"):
         self._lose(reason)

@@ -569,17 +569,30 @@ class FakeLeadership(_Candidate):
     def __init__(self, election="election", candidate=None, **options):
         super().__init__(election, candidate, **{**options, "unfenced": True})
         self._time, self._last = 0.0, 0
+        self._next = None       # what elect() has granted, while "lost" is still to be told
 
     def _now(self):
         return self._time
 
     async def elect(self, term=None, lease=15.0):
-        """Be elected in this term (default: the next one), for so many seconds; returns it."""
-        await self.lose("not renewed")
-        self._last = self._last + 1 if term is None else term
-        self._begin(core.Grant(self._last, self._time + lease, 0.0, False))
+        """Be elected in this term (default: the next one), for so many seconds; returns it. In a
+        handler: when that has returned, and "lost" was told."""
+        term = self._last = self._last + 1 if term is None else term
+        self._next = core.Grant(term, self._time + lease, 0.0, False)
+        self._lose("not renewed")
+        self._lead_next()
         await self._settle()
-        return self._last
+        return term
+
+    async def _tell(self):
+        told = await super()._tell()
+        self._lead_next()
+        return told
+
+    def _lead_next(self):
+        if self._next and "lost" in self._lead.told:
+            grant, self._next = self._next, None
+            self._begin(grant)
 
     async def lose(self, reason="connection lost"):
         self._lose(reason)

@@ -557,7 +557,8 @@ class DetachedCandidate(Engine):
         """We still ask each interval."""
         self._hang_up()
         if not self._listeners.left:            # else the next address, in the next turn
-            self._listen_at = self._now() + 30.0
+            # Not all at the same time: their connections may have ended together.
+            self._listen_at = self._now() + random.uniform(15.0, 30.0)
             self._trouble.log("listen", f"cannot listen: {text_of(error)}")
 
 

@@ -155,6 +155,16 @@ class Tests(Logged, unittest.TestCase):
         self.assertEqual(fake.elect(), 8)
         self.assertEqual(fake.wait(0), 8)
 
+    def test_elected_in_a_handler(self):
+        def on_elected(term):
+            self.told.append(("elected", term))
+            if term == 1:
+                self.assertEqual((fake.elect(), fake.elect()), (2, 3))
+        fake = self.fake(on_elected=on_elected)
+        self.assertEqual(fake.elect(), 1)
+        self.assertEqual(self.told, [("elected", 1), ("lost", "not renewed"), ("elected", 3)])
+        self.assertEqual(fake.term, 3)
+
     def test_deadline(self):
         with self.fake() as fake:
             fake.elect(lease=15)

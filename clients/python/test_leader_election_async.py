@@ -157,6 +157,16 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await fake.elect(), 8)
         self.assertEqual(await fake.wait(0), 8)
 
+    async def test_elected_in_a_handler(self):
+        async def on_elected(term):
+            self.told.append(("elected", term))
+            if term == 1:
+                self.assertEqual((await fake.elect(), await fake.elect()), (2, 3))
+        fake = self.fake(on_elected=on_elected)
+        self.assertEqual(await fake.elect(), 1)
+        self.assertEqual(self.told, [("elected", 1), ("lost", "not renewed"), ("elected", 3)])
+        self.assertEqual(fake.term, 3)
+
     async def test_deadline(self):
         fake = self.fake()
         await fake.elect(lease=15)
@@ -645,6 +655,19 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                                      interval=0.01):
                 await self.until(lambda: len(self.pool.sent) > 6)
         self.assertEqual(len(self.attempts), 1)
+
+    async def test_do_not_listen_all_at_once(self):
+        """Those whose connections end together do not come back together."""
+        async def ok(call):
+            return ""
+        when = set()
+        for _ in range(5):
+            with self.connecting(OSError("no")), self.assertLogs("leader_election", "WARNING"):
+                async with self.detached(ok, listen={"host": "a", "hostaddr": "::1"}) as detached:
+                    detached._now = lambda: 0.0
+                    await self.until(lambda: detached._listen_at)
+                    when.add(detached._listen_at)
+        self.assertEqual(len(when), 5)
 
     # --- sessions
 
