@@ -328,6 +328,47 @@ print("again" if leadership("reports").wait(60) else "never")
         self.until((self.folder / "forks.out").read_text)
         self.assertEqual((self.folder / "forks.out").read_text(), "again\n")
 
+    def says(self, program):
+        """What a program says, whose folder has config.py."""
+        (self.folder / "program.py").write_text("""
+import django, os, signal, threading
+os.environ["DJANGO_SETTINGS_MODULE"] = "config"
+django.setup()
+import leader_election_django as app
+""" + program)
+        process = self.start("program", sys.executable, "program.py", NAME="", **self.at)
+        del self.running["program"]
+        process.wait(LIMIT)
+        return (self.folder / "program.out").read_text()
+
+    def test_closed(self):
+        """One that was closed is used again: it stands anew."""
+        self.assertEqual(self.says("""
+app.leadership("reports").wait()
+app.leadership("reports").close()
+print("again" if app.leadership("reports").wait(60) else "never")
+"""), "again\n")
+
+    def test_forked_while_another_thread_begins(self):
+        """The child does not wait for a thread that it does not have."""
+        self.assertEqual(self.says("""
+class Slow(app.DetachedLeadership):
+    def start(self):
+        begun.set()
+        threading.Event().wait()
+begun, app.DetachedLeadership = threading.Event(), Slow
+threading.Thread(target=app.leadership, args=["other"], daemon=True).start()
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    app.DetachedLeadership = Slow.__base__
+    print("leads" if app.leadership("reports").wait(50) else "never", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+os._exit(0)
+"""), "leads\n")
+
     def check(self, **env):
         process = self.manage("check", "check", "--database", "default", "--fail-level", "WARNING",
                               **env)

@@ -32,6 +32,16 @@ _lock = threading.Lock()
 _standing = {}      # leaderships, by process and election: those of a parent stand for nobody here
 
 
+def _renew_lock():
+    """In a child: a thread of the parent may have held the lock, and is not here to release it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):     # not on Windows
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 class Connections:
     """What DetachedLeadership needs of a pool: each connection is new, by DATABASES[alias]. A call
     is a few milliseconds longer than with a pool, and there are few of them."""
@@ -63,10 +73,14 @@ def database():
 def leadership(election):
     """The leadership of this process in an election. It begins to stand with the first call, in a
     forked child anew: make that in what serves or works, not when modules are loaded, or the parent
-    stands, too."""
+    stands, too. The first call after its close() stands anew. One that an error has ended stays so:
+    its wait() raises that error, and its state has it."""
     key = os.getpid(), election
     with _lock:
-        if key not in _standing:
+        last = _standing.get(key)
+        if last and last.state == "closed":
+            atexit.unregister(last.close)
+        if not last or last.state == "closed":
             options = _settings()
             pool = Connections(options.pop("database"))
             _standing[key] = DetachedLeadership(pool, election, **options).start()
