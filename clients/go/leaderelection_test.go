@@ -921,3 +921,19 @@ func TestEnd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A session keeps its lease after errors of a server that did nothing.
+func TestDidNothing(t *testing.T) {
+	for state, keeps := range map[string]bool{"55P03": true, "57014": true, "40001": true, "XX000": false} {
+		f := NewFake(Options{})
+		f.link = &session{l: f.Leadership}
+		f.work, f.end = context.WithCancel(context.Background())
+		f.grant.deadline = f.now().Add(time.Hour)
+		f.timer = time.NewTimer(time.Hour)
+		f.attemptFailed(&pq.Error{Code: pq.ErrorCode(state)})
+		if (f.work.Err() == nil) != keeps {
+			t.Error(state)
+		}
+		f.end()
+	}
+}

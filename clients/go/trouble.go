@@ -16,7 +16,8 @@ import (
 // attemptFailed is what follows when a link has failed to stand or renew. It ends the client
 // if the error is a lasting one; else it notes it for State and the log. A detached
 // leadership goes on up to its deadline. That of a session is lost ("connection lost",
-// whatever the error), except by the two errors that leave a session as it was.
+// whatever the error), except by the errors that leave a session as it was: busy, cancelled,
+// or (the portable edition, where transactions are serializable by default) to be repeated.
 func (l *Leadership) attemptFailed(err error) {
 	if lasting := l.judge(err); lasting != nil {
 		l.fail(fmt.Errorf("leaderelection: %w", lasting))
@@ -24,12 +25,13 @@ func (l *Leadership) attemptFailed(err error) {
 	}
 	l.report(err)
 	_, isSession := l.link.(*session)
-	if state := sqlState(err); isSession && state != "55P03" && state != "57014" { // these did nothing
+	if isSession && !didNothing.MatchString(sqlState(err)) {
 		l.lose("connection lost") // [backend terminated]
 	}
 }
 
 var (
+	didNothing = regexp.MustCompile("^(55P03|57014|40001)$")
 	// After login: a restore, CREATE EXTENSION, GRANT or a rename may mend it. It is tried for ever.
 	passing = regexp.MustCompile("^(42501|3F000|42883|42P01|LE003)$")
 	// After login: it ends the client if it lasts, as a person has to mend it.

@@ -49,7 +49,7 @@ const MAY_PASS = /^(42501|3F000|42883|42P01|LE003)$/
 // These are the end, if they last: a refused login, wrong arguments, what this server or driver
 // cannot do.
 const LASTS = /^(28...|3D000|22023|0A000|25001)$/
-const DID_NOTHING = /^(55P03|57014)$/ // busy, or canceled: the lease is as it was
+const DID_NOTHING = /^(55P03|57014|40001)$/ // busy, canceled, or to be repeated: the lease is as it was
 const NOT_INSTALLED = /^(3F000|42883)$/ // no such schema, or function
 const NOT_THERE = /^(08...|57P..|53...)$/ // a server that starts, stops, or is full
 

@@ -1228,19 +1228,19 @@ test('a session: close() ends within callTimeout, although the server answers no
   }
 })
 
-test('a session: 55P03 and 57014 of a renewal leave the leadership as it is', async () => {
+test('a session: 55P03, 57014 and 40001 of a renewal leave the leadership as it is', async () => {
   let busy = 0
   const server = await serverOf({
     answer: (sql) => {
       if (!/FROM leader_election.renew/.test(sql)) return electing(sql)
-      if (busy++ % 2) throw answers(busy % 4 ? '55P03' : '57014')
+      if (busy++ % 2) throw answers(['55P03', '57014', '40001'][(busy / 2) % 3])
       return { term: '1', remaining_ms: '900', yielding: false }
     },
   })
   const leadership = new Leadership({ election: 'e', connect: server.at, log: noop })
   const events = follow(leadership)
   await leadership.wait()
-  await until(() => busy >= 6)
+  await until(() => busy >= 8)
   assert.strictEqual(leadership.state, 'leads')
   await leadership.close()
   assert.deepStrictEqual(events, ['elected 1', 'lost closed'])

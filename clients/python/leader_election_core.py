@@ -296,8 +296,9 @@ NO_ANSWER = ("08", "57P", "53", "25006")
 REFUSES_LOGIN = ("28", "3D000", "42501")
 # The function or schema is not there.
 NOT_INSTALLED = ("42883", "3F000")
-# Busy, or cancelled: the call did nothing.
-DID_NOTHING = ("55P03", "57014")
+# Busy, cancelled, or (the portable edition, where transactions are serializable by default) to be
+# repeated: the call did nothing.
+DID_NOTHING = ("55P03", "57014", "40001")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0       # between attempts, in seconds; it doubles
 

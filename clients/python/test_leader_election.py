@@ -165,6 +165,15 @@ class Tests(Logged, unittest.TestCase):
         self.assertEqual(self.told, [("elected", 1), ("lost", "not renewed"), ("elected", 3)])
         self.assertEqual(fake.term, 3)
 
+    def test_a_session_keeps_its_lease_after_errors_that_did_nothing(self):
+        for sqlstate, leads in (("55P03", True), ("57014", True), ("40001", True), ("XX000", False)):
+            session = Leadership("", "e")
+            session._begin(grant(1, float("inf")))
+            error = psycopg.Error()
+            error.sqlstate = sqlstate
+            session._recover(error)
+            self.assertEqual(session.leads, leads, sqlstate)
+
     def test_deadline(self):
         with self.fake() as fake:
             fake.elect(lease=15)

@@ -556,11 +556,12 @@ public final class LeaderElection {
         /**
          * After an error, also one that the server has answered, a session stands anew, over a new
          * connection: the server ends what belonged to the old one. (On that, campaign() would stand
-         * with defaults if join() had failed.) But while we lead, 55P03 (busy) and 57014 (cancelled)
+         * with defaults if join() had failed.) But while we lead, 55P03 (busy), 57014 (cancelled)
+         * and 40001 (to be repeated: the portable edition, where transactions are serializable by default)
          * say that nothing was done: we keep the lease, and try again until our deadline.
          */
         @Override void keepOrLose(SQLException e) {
-            if (lease != null && e.getSQLState().matches("55P03|57014"))
+            if (lease != null && e.getSQLState().matches("55P03|57014|40001"))
                 return;
             lose("connection lost");
             handlers.await();    // first: the server elects another when our connection ends

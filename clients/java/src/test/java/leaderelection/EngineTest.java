@@ -74,6 +74,7 @@ public class EngineTest {
         givesBack();
         yields();
         forgotten();
+        didNothing();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
     }
@@ -746,6 +747,29 @@ public class EngineTest {
         Options o = new Options("test");
         o.callTimeout = Duration.ofSeconds(60);
         return o;
+    }
+
+    /** After these errors the lease of a session is as it was. */
+    private static void didNothing() throws Exception {
+        AtomicInteger renewals = new AtomicInteger();
+        Queue<String> told = new ConcurrentLinkedQueue<>();
+        Options o = options();
+        o.onLost = told::add;
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                if (!sql.contains("renew("))
+                    return super.answer(sql, args);
+                int n = renewals.getAndIncrement();
+                if (n % 2 == 1)
+                    throw new SQLException("no", List.of("55P03", "57014", "40001").get(n / 2 % 3));
+                return new Object[] {7L, 2000L, false};
+            }
+        };
+        try (Leadership session = new SessionLeadership(URL, new Properties(), o)) {
+            until("renewals", () -> renewals.get() >= 8 || !told.isEmpty());
+            same("lost after an error that did nothing", told.toString(), "[]");
+            same("leads", session.leads(), true);
+        }
     }
 
     /** What was closed is not kept until the lease would have been over. */
