@@ -109,7 +109,8 @@ list_databases(MemoryContext context)
 }
 
 /*
- * The same, from that one on, if it is there, and then from the first one on.
+ * The same databases in another order: from `first` on, if it is one of them,
+ * and then those before it.
  */
 static List *
 list_databases_from(Oid first, MemoryContext context)

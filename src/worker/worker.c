@@ -45,6 +45,7 @@
 #define SHORTEST_IDLE	(100 * MS)
 #define TELL_LIMIT		(60 * 1000 * MS)	/* DROP DATABASE fails meanwhile */
 #define TAKE_OVER_TRIES	100
+#define LAUNCHED_TRIES	3		/* less than the launcher gives us to end */
 #define TAKE_OVER_MS	10		/* between two of them */
 
 static bool ended_by_itself = false;
@@ -88,17 +89,19 @@ is_launched(void)
  * Take the worker's lock.  If another worker has it, that one may be about to
  * end, and may not have seen the candidacy that we were started for: wait for
  * it.  But the launcher starts us for no candidacy: then leave the slot to the
- * next database.  False: the other worker goes on, or a third one waits for its
- * lock already.
+ * next database, once we know that nobody has only tested the lock
+ * (le_lock_worker_is_free()).  False: the other worker goes on, or a third one
+ * waits for its lock already.
  */
 static bool
 take_over(void)
 {
 	bool		taken = le_lock_worker();
+	int			tries = is_launched() ? LAUNCHED_TRIES : TAKE_OVER_TRIES;
 
-	if (taken || is_launched() || !le_lock_take(LOCK_NEXT_WORKER))
+	if (taken || !le_lock_take(LOCK_NEXT_WORKER))
 		return taken;
-	for (int i = 0; i < TAKE_OVER_TRIES && !taken; i++)
+	for (int i = 0; i < tries && !taken; i++)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 TAKE_OVER_MS, PG_WAIT_EXTENSION);
