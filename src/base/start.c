@@ -23,6 +23,7 @@
 
 #define START_PAUSE		INT64CONST(1000000) /* between starts of a worker */
 #define START_WAIT		INT64CONST(500000)	/* for a worker to take its lock */
+#define SHORTEST_START_WAIT INT64CONST(20000)
 
 /* When a commit of this process has last started a worker; 0: never */
 int64		le_start_committed_at = 0;
@@ -105,13 +106,15 @@ start(bool urgent, int64 give_up_at)
  * one of them starts it and waits until it is there, so that none of the
  * others does.  The polls of a waiting campaign are not urgent: they do not
  * start one worker after the other if these die at once.  The wait is one of
- * the call's (le_wait_start()).  False: there is none, and none can be had.
+ * the call's (le_wait_start()), but never too short for a worker to take its
+ * lock: otherwise the next call would start another worker.  False: there is
+ * none, and none can be had.
  */
 bool
 le_start_ensure_worker(bool urgent)
 {
 	int64		now = le_clock();
-	int64		give_up_at = now + Min(START_WAIT, le_wait_left());
+	int64		give_up_at = now + Min(START_WAIT, Max(SHORTEST_START_WAIT, le_wait_left()));
 	BgwHandleStatus status;
 	pid_t		pid;
 
