@@ -38,8 +38,9 @@ bool		le_xact_holds = false;
 bool		le_xact_is_ending = false;
 
 /*
- * Refuse what these callbacks would have had to see.  Libraries that were
- * loaded before this one come after it, and may run statements.
+ * Raise an error (25000) where a fence is set, or elections are changed, after
+ * our callbacks have begun: they would not see it.  The callbacks of libraries
+ * that were loaded before this one come after ours, and may run statements.
  */
 void
 le_xact_check_not_ending(void)
@@ -47,7 +48,7 @@ le_xact_check_not_ending(void)
 	if (le_xact_is_ending)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
-				 errmsg("cannot fence a transaction, or write, while it is being committed"),
+				 errmsg("cannot fence a transaction, or change elections, while it is being committed"),
 				 errdetail("Another library has called %s when the transaction's fences were checked already.",
 						   LE_EXTENSION),
 				 errhint("Call it earlier in the transaction, or load that library after %s.",

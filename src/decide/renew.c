@@ -70,7 +70,8 @@ le_renew_lease(Lease *lease, int64 session_id, int64 term,
 /*
  * The holder of this lease, which led when it was read, may say something of
  * itself although the lease is not renewed: it was just granted, or its holder
- * is asked to yield.  *lease becomes the row as it is now.  False: another
+ * is asked to yield.  *lease becomes the row as it is now, if that differs from
+ * what is said.  False: another
  * transaction has locked it, or that term is over: the caller has to read it
  * again.
  */
