@@ -116,7 +116,7 @@ lead(Agent *a, bool *again)
 		code = refusal(&l);
 	else if (!command_prepare(&l))
 	{
-		hopeless = true;
+		hopeless = is_hopeless(errno);
 		code = EXIT_USAGE;
 	}
 	else

@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 /*
- * Make the folder and the file.  The folder's name is returned in dir.
+ * Make the folder and the file.  The folder's name is returned in dir.  False:
+ * that has failed, as errno says, and the user has been told.
  */
 bool
 term_file_make(char *dir, size_t size, int64 term)
@@ -35,6 +36,7 @@ term_file_make(char *dir, size_t size, int64 term)
 	errno = error;
 	pg_log_error("could not write a file in \"%s\": %m", shown);
 	term_file_remove(dir);
+	errno = error;
 	return false;
 }
 

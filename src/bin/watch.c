@@ -218,7 +218,7 @@ pause_to_retry(Watch *w)
 }
 
 /*
- * The server has answered: what we have warned of is over.
+ * The server has answered all that we have asked: what we have warned of is over.
  */
 static void
 recovered(Watch *w)
@@ -285,7 +285,6 @@ print_answer(Watch *w, const Statement *statement)
 			known_remember(w, answer.result, i);
 		}
 		w->started = true;
-		recovered(w);
 		answer_free(&answer);
 	}
 	pg_free(known);
@@ -544,6 +543,8 @@ watch_run(const Options *options)
 				print_changes(&w);
 		}
 		complete_hooks(&w);
+		if (w.connection.conn != NULL)
+			recovered(&w);
 		if (w.draws)
 			draw(&w);
 		event_flush();
