@@ -236,7 +236,8 @@ $$;
 
 INSERT INTO leader_election.election (election, strategy, lease_duration, quorum, takeover_delay,
 		preempt_delay, initial_delay, candidate_role, channel, owner)
-	SELECT e.election, e.strategy, e.lease_duration, e.quorum, greatest(e.takeover_delay, '1 s'),
+	SELECT e.election, e.strategy, leader_election_internal.seconds(e.lease_duration), e.quorum,
+		leader_election_internal.seconds(greatest(e.takeover_delay, '1 s')),
 		e.preempt_delay, e.initial_delay, pg_temp.role_of(e.candidate_role, e.candidate_role_id), e.channel,
 		pg_temp.role_of(e.owner, e.owner_id)
 	FROM leader_election_moved.election e;
@@ -264,7 +265,7 @@ INSERT INTO leader_election.server (started_at, database, lease_table, identity,
 		dropped_term, lease_duration, history_retention, auto_create)
 	SELECT '-infinity', 0, 0, 'extension', clock_timestamp(), max(p.epoch),
 		greatest(max(p.dropped_term), (SELECT max(l.term) FROM leader_election.lease l)),
-		current_setting('leader_election.lease_duration')::interval,
+		leader_election_internal.seconds(current_setting('leader_election.lease_duration')::interval),
 		current_setting('leader_election.history_retention')::interval,
 		current_setting('leader_election.auto_create')::boolean
 	FROM leader_election_moved.epoch p;

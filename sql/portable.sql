@@ -697,6 +697,7 @@ BEGIN
 		PERFORM leader_election_internal.busy(el);
 	END;
 	SELECT * INTO STRICT s FROM leader_election.server;
+	PERFORM leader_election_internal.write(s.lease_duration);
 	RETURN s;
 END
 $$;
@@ -849,7 +850,8 @@ CREATE OR REPLACE FUNCTION leader_election_internal.has_ended(c leader_election.
 	lease interval) RETURNS boolean
 LANGUAGE sql AS $$
 	SELECT CASE WHEN leader_election_internal.is_alive(c, 10 * lease, clock_timestamp()) THEN false
-		WHEN c.kind = 'session' THEN NOT EXISTS (SELECT 1 FROM pg_stat_get_activity(c.backend_pid))
+		WHEN c.kind = 'session' AND c.session_started = pg_postmaster_start_time()
+		THEN NOT EXISTS (SELECT 1 FROM pg_stat_get_activity(c.backend_pid))
 		ELSE true END
 $$;
 
@@ -2984,8 +2986,9 @@ BEGIN
 	END IF;
 	PERFORM leader_election_internal.check_interval('lease_duration', $1, '100 ms', '1 day'),
 		leader_election_internal.check_interval('history_retention', $2, '1 h', '10000 days'),
-		leader_election_internal.settings('');
-	-- A call that finds another server has the row locked to its end.
+		leader_election_internal.write((leader_election_internal.settings('')).lease_duration);
+	-- A call that finds another server has the row locked to its end.  So do we, in a
+	-- block, as long as it is not idle for a lease.
 	UPDATE leader_election.server SET lease_duration = coalesce(leader_election_internal.seconds($1), lease_duration),
 		history_retention = coalesce($2, history_retention),
 		auto_create = coalesce($3, auto_create), announce = coalesce($4, announce);

@@ -375,6 +375,11 @@ $app->acquire('ended', $_) foreach qw(silent late);
 my $silent = connected('silent', 'app');
 $silent->query(q(SELECT leader_election.join('ended', 'gone', auto_renew => false)));
 ended($silent);
+
+# Its process ID may have been given out again since the server was started.
+my $older = connected('older', 'app');
+$older->query(q(SELECT leader_election.join('ended', 'older', auto_renew => false)));
+$super->query(q(UPDATE leader_election.candidate SET session_started = session_started - interval '1 day' WHERE candidate = 'older'));
 $super->query(qq(UPDATE leader_election.candidate SET seen_at = seen_at - interval '$$_[1]' WHERE candidate = '$$_[0]'))
 	foreach [ 'silent', '11 hours' ], [ 'late', '9 hours' ];
 end_lease('ended');
@@ -429,10 +434,15 @@ is($idle->sqlstate, '00000', 'an election is created in a block');
 is($app->acquire('restarted', 'a'), '', 'another call after a restart');
 is($super->query($noted), 't', 'notes it, and waits for no block');
 $idle->query('COMMIT');
-$super->query($restarted);
-$idle->query(q(BEGIN; SELECT FROM leader_election.acquire('in a block', 'a')));
-is($idle->query('SHOW idle_in_transaction_session_timeout'), '20s', 'who notes it in a block may not sit idle for longer than a lease');
-$idle->query('ROLLBACK');
+foreach ([ q(acquire('in a block', 'a')), $idle, 'who notes it' ], [ 'configure()', $super, 'who changes the settings' ])
+{
+	my ($call, $session, $who) = @$_;
+
+	$super->query($restarted);
+	$session->query("BEGIN; SELECT FROM leader_election.$call");
+	is($session->query('SHOW idle_in_transaction_session_timeout'), '20s', "$who in a block may not sit idle for longer than a lease");
+	$session->query('ROLLBACK');
+}
 $super->query(q(UPDATE leader_election.server SET started_at = pg_postmaster_start_time(), first_seen_at = '-infinity'));
 
 #
