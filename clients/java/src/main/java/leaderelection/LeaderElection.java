@@ -618,10 +618,11 @@ public final class LeaderElection {
 
         /**
          * A follower listens. A candidate that has just resigned does not: it would hear of that, and
-         * be the first to ask. Nor does a leader: resign() cannot wake a driver that reads.
+         * be the first to ask. Nor does a leader, since resign() cannot wake a driver that reads: its
+         * connection is closed, or what nobody reads would fill the server's queue in the end.
          */
         @Override void watch(Lease held) throws Exception {
-            if (listener == null || held != null || !known) {
+            if (listener == null || !known) {
                 rest(held, askAt - now());
                 return;
             }
@@ -639,9 +640,11 @@ public final class LeaderElection {
             Lease granted = grant(null, "SELECT term, remaining_ms, yielding FROM leader_election.acquire("
                 + "?, ?, rank => ?, metadata => ?::pg_catalog.jsonb, request => ?)",
                 o.election, o.candidate, o.rank, o.metadata, request);
-            if (granted != null)
+            if (granted != null) {
                 request = UUID.randomUUID();
-            else
+                disconnect(listener, null);
+                listener = null;
+            } else
                 listen();
             return granted;
         }

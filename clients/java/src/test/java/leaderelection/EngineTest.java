@@ -214,6 +214,32 @@ public class EngineTest {
             Thread.sleep(300);    // any time will do: nothing is to happen
             same("other elections' notifications", asked.size(), 1);
         }
+
+        // A leader reads no notifications: those of others would fill its socket, then the server's queue.
+        AtomicBoolean leads = new AtomicBoolean();
+        Queue<String> ends = new ConcurrentLinkedQueue<>();
+        o = options();
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) {
+                return sql.contains("acquire(") && leads.get() || sql.contains("renew(") ? new Object[] {7L, 10_000L, false} : null;
+            }
+        };
+        AtomicInteger listeners = new AtomicInteger();
+        o.interval = Duration.ofMillis(100);
+        Server heard = new Server() {
+            @Override void ended(String how) { ends.add(how); }
+        };
+        o.listen = () -> {
+            listeners.incrementAndGet();
+            return heard.connection();
+        };
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
+            until("listens", () -> listeners.get() == 1);
+            same("a follower's connection", ends.size(), 0);
+            leads.set(true);
+            until("leads", detached::leads);
+            until("a leader listens no more", () -> !ends.isEmpty());
+        }
     }
 
     /**
