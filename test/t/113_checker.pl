@@ -291,6 +291,32 @@ sub recreate
 	return;
 }
 
+# diagnose() says how the terms of an election have ended.
+sub tell_terms
+{
+	insert('candidate.w3.1', qr/^f lone 32000000/, 'F lone 32000000 32010000 warning Within_the_last_hour,_0_of_2_terms_ended_by_"left":_x');
+	return;
+}
+
+sub tell_failure
+{
+	add('candidate.w3.1', 'o race %s %s vacant 1 - worker_fails', 20.1, 20.15);
+	return;
+}
+
+# A statement takes all locks, so that the leader of a calm election gets none until its
+# lease is over. There is no worker then, unless with one.
+sub lack_locks
+{
+	my ($with) = @_;
+
+	end_at('calm|1', 20, 'expired');
+	add('events', '%s fault huge statement: 2000', 19);
+	add('candidate.calm3.1', 'e %s 53200 %s SELECT 1: ERROR:  out of shared memory', 19.5, 19.49);
+	add('events', '%s workers 0', 15) unless $with;
+	return;
+}
+
 # Another server goes on, by what the nemesis says.
 sub fail_over
 {
@@ -373,10 +399,13 @@ my @CHANGES = (
 	[ 'diagnose', 'it tells of a pause that there is not',
 		sub { insert('candidate.w3.1', qr/^f lone 20000000/, 'F lone 20000000 20010000 notice Election_"lone"_is_paused_by_role_"postgres".') },
 		qr/a pause that there is not/ ],
+	[ 'diagnose', 'it counts too few terms', sub { tell_terms() }, qr/lone: 0 terms ended by resigned, not 1 to 1/ ],
+	[ 'status', 'the worker fails, and nothing makes it fail', sub { tell_failure() }, qr/nothing makes it fail/ ],
 	[ 'not reset', 'a session is told of a reset that there was not',
 		sub { add('candidate.s2.1', q(e %s LE006 %s SELECT leader_election.join('race', 's2'): ERROR:  this session was reset while it stood in election "race"), 39.9, 39.89) } ],
 	[ 'reset not told', 'a session that was reset joins as if it had not been', sub { add('candidate.s1.1', 'j 1 race %s %s 00000', $_, $_ + 0.01) foreach 39.85, 39.9 } ],
 	[ 'calm election', 'a term of a calm election ends', sub { end_at('calm|1', 20, 'expired') } ],
+	[ 'calm election', 'there is no lock for a leader, but a worker', sub { lack_locks('a worker') } ],
 	[ 'calm election', 'a candidate of a calm election loses its connection', sub { add('candidate.calm4.1', 'x %s lost', 20) } ],
 	[ 'vacancy', 'nobody leads for long in a calm', sub { edit('events', qr/led race/, sub { s/0\.1$/4.1/ }) } ],
 	[ 'quiet vacancy', 'nobody leads for long', sub { begin_at('race|2', 24) } ],
@@ -429,6 +458,26 @@ set_history('race|2', 1 => 4);
 recreate('race', 20.05, 20.35);
 ($output) = check_logs('recreated', %logs);
 unlike($output, qr/after term 1 comes term 4/, 'numbers of terms are left out by a drop');
+
+# What diagnose() counts begins anew then.
+%logs = good_logs();
+tell_terms();
+recreate('lone', 26, 26.1);
+($output) = check_logs('counted', %logs);
+unlike($output, qr/terms ended by/, 'terms before a drop need not count');
+
+# What makes a worker fail
+%logs = good_logs();
+tell_failure();
+add('events', '%s fault full disk: all servers', 19);
+($output) = check_logs('full', %logs);
+unlike($output, qr/nothing makes it fail/, 'a worker may fail where the disk is full');
+
+# What takes the lease of a leader that nobody attacks
+%logs = good_logs();
+lack_locks();
+($output, %kinds) = check_logs('locks', %logs);
+ok(!$kinds{'calm election'}, 'a lease runs out where there is neither a lock nor a worker') or diag $output;
 
 # The lease of a session that is renewing it, in time, may run out until that is committed.
 sub ask_often

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use Check::Clients;
+use Check::Events;
 use Check::Known;
 use Check::Record;
 use Exporter qw(import);
@@ -54,6 +55,19 @@ sub may_be_hit
 	return grep { $_->[0] <= $time && $time <= $_->[1] } @whole;
 }
 
+# Without a worker, which has locks in reserve, a leader cannot renew its lease where the
+# lock table is full.
+sub had_no_locks
+{
+	my ($row) = @_;
+	my $since = $row->{over} - $lease_us;
+	my (undef, $slots) = slots_between($since, $row->{over});
+
+	return $row->{reason} eq 'expired' && !$slots && is_expected($LOCK_TABLE_FULL, $row->{over})
+	  && grep { /^e (\d+) $LOCK_TABLE_FULL / && $1 > $since && $1 < $row->{over} }
+	  map { lines($_) } glob "$out/candidate.$row->{leader}.*";
+}
+
 # No term of theirs ends, and their candidates get no error, but where a whole server
 # or the network was hit.
 sub check_calm
@@ -72,7 +86,7 @@ sub check_calm
 			$count{'terms in calm elections'}++;
 			next unless $row->{over} && $wall_clock;
 			violation('calm election', "$election: $row->{leader} in term $term: $row->{reason} at $row->{over}")
-			  unless may_be_hit($row->{over});
+			  unless may_be_hit($row->{over}) || had_no_locks($row);
 		}
 	}
 	foreach my $path (glob "$out/candidate.calm*")

@@ -17,7 +17,6 @@ my $SILENT_US = 80_000;	# a session asks, and is answered, more often, unless so
 
 # Errors that a client may get, and why
 my %expected_error = (
-	'53100' => 'the disk is full',
 	'25P04' => 'the transaction_timeout of the session',
 	'55P03' => 'busy: locks and waits are part of the nemesis',
 	'57014' => 'cancelled',
@@ -41,6 +40,7 @@ my %expected_error = (
 
 # Errors that there may only be after one of these faults, and why
 my %expected_after = (
+	'53100' => [ qr/^full disk$/, 'the disk is full' ],
 	'53200' => [ qr/^(full lock table|huge statement|many spread elections)$/, 'the lock table is full' ],
 );
 

@@ -18,6 +18,7 @@ use Check::Record;
 use Check::Standing;
 use Check::Watched;
 use Exporter qw(import);
+use List::Util qw(max);
 
 our @EXPORT = qw(check_diagnosed);
 
@@ -158,14 +159,26 @@ sub check_server
 	return;
 }
 
+# When the election was made, at the latest: 0, unless it was dropped and made anew
+sub made_at
+{
+	my ($f) = @_;
+	my ($election, $now) = @{$f}{qw(election received)};
+
+	return $now if grep { $election =~ m{^\Q$_->{group}\E/} && $_->{sent} < $now } @groups;
+	return max(0, map { $_->[2] eq $election && $_->[0] < $now ? ($_->[1] // $now) + $DROPPED_US : () } @dropping);
+}
+
 # How many terms ended within the last hour, by what is left of history in the end. What
 # a failover has taken with it, the server that was promoted never knew; what ended just
-# before a failover may wait, unseen, for the standbys that follow it.
+# before a failover may wait, unseen, for the standbys that follow it. Terms of an election
+# that had this name before, or of a seat that was withdrawn, may count no more.
 sub check_past
 {
 	my ($f) = @_;
 	my $terms = $history->{ $f->{election} } // {};
 	my @rows = map { $kept{"$f->{election} $_"} ? $terms->{$_} : () } keys %$terms;
+	my $made = made_at($f);
 	my %told;
 	my $all = 0;
 
@@ -180,7 +193,7 @@ sub check_past
 	foreach my $reason (sort keys %{ { %told, map { $_->{reason} ? ($_->{reason} =~ tr/ /_/r => 1) : () } @rows } })
 	{
 		my @ended = grep { $_->{over} && ($_->{reason} // '') =~ tr/ /_/r eq $reason } @rows;
-		my $least = grep { $_->{over} < $f->{sent} - $LATE_US } @ended;
+		my $least = grep { $_->{over} < $f->{sent} - $LATE_US && ($_->{began} || 0) >= $made } @ended;
 		my $most = grep { $_->{over} < $f->{received} + $SLACK_US } @ended;
 
 		$count{ 'diagnose(): numbers of terms' . (in_failover(0, $f->{received}) ? ', after a failover' : '') }++ if $told{$reason};

@@ -15,7 +15,6 @@ our @EXPORT = qw(read_history kept_terms continues check_claims_in_history);
 # These rows were there before the run, and nobody has led in it: see Pressure.pm.
 my $SEEDED = qr/^past-/;
 
-my $DROPPED_US = 30_000_000;	# so long after it was asked for, an election may be dropped
 my $SLACK_US = 1_000_000;
 
 # Was the election dropped between two terms, or may it have been, by a statement whose

@@ -8,7 +8,9 @@ use warnings;
 use Check::Record;
 use Exporter qw(import);
 
-our @EXPORT = qw(in_failover cannot_know may_be_over was_dropped in_force may_be_withdrawn);
+our @EXPORT = qw($DROPPED_US in_failover cannot_know may_be_over was_dropped in_force may_be_withdrawn);
+
+our $DROPPED_US = 30_000_000;	# so long after it was asked for, an election may be dropped
 
 # Was that in a failover, in which the old side may do what is lost?
 sub in_failover
