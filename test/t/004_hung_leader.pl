@@ -15,6 +15,7 @@ use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 # In microseconds; a slow machine takes a while to set the scene.
 my $LEASE = 5_000_000 * slowness();
@@ -180,13 +181,9 @@ $leader{late}->query_async(
 		RAISE WARNING 'committed %', leader_election.term('late');
 	END \$\$});
 
-wait_for($node,
-	"SELECT count(*) FROM pg_catalog.pg_stat_activity
-	WHERE wait_event = 'PgSleep' AND pid = " . $leader{loop}->backend_pid,
-	1);
 stop_process($leader{client}->pid);
 stop_process($leader{backend}->backend_pid);
-stop_process($leader{loop}->backend_pid);
+stop_where($observer, 'SELECT ' . $leader{loop}->backend_pid, "wait_event = 'PgSleep'");
 stop_process($leader{automatic}->pid);
 ask_who_leads($leader{$_}, $_) foreach qw(client backend automatic);
 
@@ -310,14 +307,11 @@ sub finish_all
 
 # --- Without a worker
 
-my $worker_pid = "SELECT pid FROM pg_catalog.pg_stat_activity
-	WHERE backend_type = 'leader_election worker'";
-
 finish_all();
 my $mark = held_up();
 set_scene('manual, no worker' => 'false', 'automatic, no worker' => 'true');
-wait_for($node, "SELECT count(*) FROM ($worker_pid) w", 1);
-is($observer->query("SELECT pg_terminate_backend(($worker_pid), 60000)"),
+wait_for($node, "SELECT count(*) FROM ($WORKER_PID) w", 1);
+is($observer->query("SELECT pg_terminate_backend(($WORKER_PID), 60000)"),
 	't', 'the worker is terminated');
 
 # None of these calls looks for a worker.
@@ -338,7 +332,7 @@ is( $observer->query(
 		ORDER BY election"),
 	"automatic, no worker|1|leader|t\nmanual, no worker|1|leader|t",
 	'nobody else was elected yet');
-is($observer->query($worker_pid), '', 'there is no worker');
+is($observer->query($WORKER_PID), '', 'there is no worker');
 foreach my $election (sort keys %heir)
 {
 	# The first that calls brings the worker back, and one of them elects.
@@ -354,41 +348,16 @@ foreach my $election (sort keys %heir)
 		$election =~ /^automatic/ ? '2,' : ',2',
 		"$election: and who says so");
 }
-wait_for($node, "SELECT count(*) FROM ($worker_pid) w", 1);
+wait_for($node, "SELECT count(*) FROM ($WORKER_PID) w", 1);
 
 # --- With a worker that does nothing
-
-# Not in the middle of something: it might have a lock then.
-sub stop_where
-{
-	my ($pid_query, $condition) = @_;
-	my $pid;
-
-	wait_until(
-		sub {
-			$pid = $observer->query($pid_query);
-			stop_process($pid);
-			return 1
-			  if $observer->query("SELECT $condition
-				FROM pg_catalog.pg_stat_activity WHERE pid = $pid") eq 't';
-			resume_process($pid);
-			return 0;
-		},
-		"a process with $condition");
-	return $pid;
-}
-
-sub stop_worker
-{
-	return stop_where($worker_pid, "state = 'idle'");
-}
 
 finish_all();
 set_scene('manual, stopped worker' => 'false', 'automatic, stopped worker' => 'true');
 wait_for($node,
 	"SELECT renewed_at > acquired_at FROM leader_election.lease
 	WHERE election = 'automatic, stopped worker'");
-my $worker = stop_worker();
+my $worker = stop_worker($observer);
 
 foreach my $election (keys %leader)
 {
@@ -431,9 +400,9 @@ foreach my $election ('late news', 'late news, stopped worker')
 		auto_renew => false)");
 	wait_for($node, "SELECT candidates FROM leader_election.status
 		WHERE election = '$election'", 2);
-	push @stopped, stop_where('SELECT ' . $two->backend_pid,
+	push @stopped, stop_where($observer, 'SELECT ' . $two->backend_pid,
 		"wait_event_type = 'Extension'");
-	push @stopped, stop_worker() if $election =~ /stopped/;
+	push @stopped, stop_worker($observer) if $election =~ /stopped/;
 	is($one->query("SELECT leader_election.leave('$election')"),
 		't', "$election: leaves");
 	is_deeply([ $observer->lease($election, 'leader, term') ],

@@ -415,10 +415,10 @@ sub session_locks
 	$changes->(
 		'the last of several changes',
 		sub {
-			kill('STOP', $observer->backend_pid);
+			stop_where($one, 'SELECT ' . $observer->backend_pid, "wait_event_type = 'Extension'");
 			$one->query("SELECT leader_election.transfer('w', 'two')");
 			$two->query("SELECT leader_election.transfer('w', 'one')");
-			kill('CONT', $observer->backend_pid);
+			resume_process($observer->backend_pid);
 		},
 		'7|one');
 	$changes->('a death', sub { $one->kill }, '8|two');

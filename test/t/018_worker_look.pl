@@ -153,8 +153,7 @@ sub best_takeover
 	$two->query("SELECT leader_election.join('known', 'two')");
 	ten_looks();
 
-	$pid = $control->query($WORKER_PID);
-	stop_process($pid);
+	$pid = stop_worker($control);
 	$one->query("SELECT leader_election.resign('resigned')");
 	is($one->query("SELECT leader_election.join('resigned', 'one')"),
 		'2', 'a session resigns, and leads again');

@@ -74,7 +74,7 @@ my $control = session($node, name => 'control');
 	wait_for($node,
 		'SELECT count(*) = 2 FROM leader_election.candidates'
 		  . " WHERE election = 'drop' AND alive");
-	stop_process($two->backend_pid);
+	stop_where($control, 'SELECT ' . $two->backend_pid, "wait_event_type = 'Extension'");
 	$control->query('DROP EXTENSION leader_election');
 	$control->query('CREATE EXTENSION leader_election');
 	is($three->query("SELECT leader_election.join('drop', 'three')"),

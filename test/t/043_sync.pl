@@ -246,8 +246,8 @@ is( $detached->query(
 		'a detached leader');
 
 	# The same if it is the primary's end that is frozen.
-	$pid = $observer->query('SELECT pid FROM pg_stat_replication');
-	stop_process($pid);
+	$pid = stop_where($observer, 'SELECT pid FROM pg_stat_replication',
+		"wait_event = 'WalSenderMain'");
 	refused($detached, "SELECT * FROM leader_election.renew('lent 2', 1)",
 		'', '55P03', 'walsender: renew()');
 	resume_process($pid);

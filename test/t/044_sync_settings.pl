@@ -70,25 +70,6 @@ sub refused
 	return;
 }
 
-# So that a caller has to do what is the worker's otherwise
-sub stop_idle_worker
-{
-	my $worker;
-
-	wait_until(
-		sub {
-			$worker = $pair->worker_pid;
-			stop_process($worker);
-			return 1
-			  if $observer->query("SELECT state = 'idle' FROM pg_stat_activity
-				WHERE pid = $worker") eq 't';
-			resume_process($worker);
-			return 0;
-		},
-		'an idle worker');
-	return $worker;
-}
-
 # The caller has made its proof and waits for the election lock, which $holder
 # has, when the line is stopped; then $holder commits, which the standby does not
 # hear of, or rolls back. Returns when the line was stopped. The caller
@@ -265,7 +246,7 @@ $other->query('SELECT leader_election.leave_all()');
 #
 
 {
-	my $worker = stop_idle_worker();
+	my $worker = stop_worker($observer);
 
 	is($other->query("SELECT leader_election.join('joined', 'other')"),
 		1, 'joined: leads');
@@ -526,7 +507,7 @@ foreach my $election (@ended)
 	is($other->query("SELECT term FROM leader_election.acquire('$election', 'other')"),
 		1, "$election: leads");
 }
-my $worker = stop_idle_worker();
+my $worker = stop_worker($observer);
 wait_for($old, "SELECT bool_and(deadline_mono < leader_election._monotonic_clock())
 	FROM leader_election.lease WHERE election LIKE 'ended%'");
 is( $observer->query("SELECT leader_election.renew('ended 1', 1)"),

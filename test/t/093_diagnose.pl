@@ -472,9 +472,9 @@ $super = session($node, name => 'super', options => $QUIET);
 $one = session($node, name => 'one', user => 'app', options => $QUIET);
 $one->query("SELECT leader_election.join('ended', 'one')");
 wait_for($node, $ONE_WORKER);
-my $launcher = $super->query(
-	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'leader_election launcher'");
-stop_process($launcher);
+my $launcher = stop_where($super,
+	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'leader_election launcher'",
+	"wait_event_type = 'Extension'");
 $super->query("SELECT pg_terminate_backend(pid) FROM $WORKERS");
 finds('ended', qr/warning\|No worker runs .*\|Wait a second: the launcher starts one/, 'a launcher');
 resume_process($launcher);

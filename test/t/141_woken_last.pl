@@ -23,22 +23,13 @@ $control->query($_)
   q(CREATE FUNCTION latch_found() RETURNS text LANGUAGE c AS 'latch_at_commit');
 $leader->query($_) for "LOAD 'latch_at_commit'", "LOAD 'leader_election'";    # in this order
 
-# Until that process sleeps, and then stopped, with no wake-up in hand.
+# Until that process sleeps, with no wake-up in hand.
 sub stop_asleep
 {
-	my ($pid, $what) = @_;
-	my $asleep = 0;
+	my ($pid) = @_;
 
-	wait_until(
-		sub {
-			stop_process($pid);
-			$asleep = $control->query("SELECT wait_event_type IN ('Extension', 'Activity')
-				AND latch_at_commit($pid) FROM pg_stat_activity WHERE pid = $pid") eq 't';
-			resume_process($pid) unless $asleep;
-			return $asleep;
-		},
-		"$what to sleep");
-	return;
+	return stop_where($control, "SELECT $pid",
+		"wait_event_type IN ('Extension', 'Activity') AND latch_at_commit($pid)");
 }
 
 # A call of the leader's session wakes that process, but not before its locks are free.
@@ -47,7 +38,7 @@ sub is_woken_last
 	my ($pid, $call, $what) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	stop_asleep($pid, $what);
+	stop_asleep($pid);
 	is($leader->query("SELECT latch_at_commit($pid), ($call) IS NOT NULL"), 't|t', "$what: sleeps at first");
 	is($leader->query('SELECT latch_found()'),
 		'visible: asleep locks free: woken ', "$what: is woken when the locks are free");
@@ -77,7 +68,7 @@ is_woken_last($worker, q(SELECT leader_election.leave('f')), 'the worker, of a c
 # A rollback wakes nobody.
 is($leader->query(q(SELECT leader_election.join('g', 'leader'))), 1, 'a leader of another one');
 $observer->query_async(q(CALL leader_election.wait_for_change('g', 1, 'leader')));
-stop_asleep($observer->backend_pid, 'the observer');
+stop_asleep($observer->backend_pid);
 my $pid = $observer->backend_pid;
 is( $leader->sqlstate_of("SELECT latch_at_commit($pid), 1 / (leader_election.resign('g')::int - 1)"),
 	'22012', 'a change of leader that is undone');

@@ -36,7 +36,7 @@ use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(compile_library new_server query_unless_busy resume_process
-  session stop_process wait_for wait_gone wait_stopped wait_told wait_until);
+  session stop_process stop_where wait_for wait_gone wait_stopped wait_told wait_until);
 
 # A wait looks again after a twentieth of what it has waited for so far, within
 # these limits: it costs little, and is never late by much.
@@ -261,6 +261,29 @@ sub stop_process
 	kill('STOP', $pid) or croak "cannot stop $pid: $!";
 	wait_stopped($pid);
 	return;
+}
+
+# Stops a process of the server where $condition is true of its row in pg_stat_activity:
+# where it sleeps, say. If it were stopped somewhere else, it might have a lock of the
+# server's own (SyncRepLock of a walsender), for which everybody waits without limit.
+# $pid_query finds its process id, which is returned.
+sub stop_where
+{
+	my ($session, $pid_query, $condition) = @_;
+	my $pid;
+
+	wait_until(
+		sub {
+			$pid = $session->query($pid_query);
+			return 0 unless $pid && eval { stop_process($pid); 1 };
+			return 1
+			  if $session->query("SELECT $condition
+				FROM pg_catalog.pg_stat_activity WHERE pid = $pid") eq 't';
+			resume_process($pid);
+			return 0;
+		},
+		"a process with $condition");
+	return $pid;
 }
 
 # Waits until a process has stopped, if it can be told. A zombie will not.

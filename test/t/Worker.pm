@@ -28,29 +28,15 @@ our $WORKER_PID = "SELECT pid FROM $WORKERS ORDER BY backend_start LIMIT 1";
 our $NO_WORKER = "SELECT count(*) = 0 FROM $WORKERS";
 our $ONE_WORKER = "SELECT count(*) = 1 FROM $WORKERS";
 
-# Stops the worker while it sleeps, and so holds no lock that the server itself
-# would have to wait for. Returns its process id.
+# Stops the worker while it sleeps. Returns its process id. Two may have been started at
+# the same time: the second one finds the first, and ends after a second.
 sub stop_worker
 {
 	my ($session) = @_;
-	my $pid;
 
-	wait_until(
-		sub {
-			# Two may have been started at the same time: the second one finds
-			# the first, and ends after a second.
-			return 0 if $session->query($ONE_WORKER) ne 't';
-			$pid = $session->query($WORKER_PID);
-			eval { stop_process($pid); 1 } or return 0;
-			return 1
-			  if $session->query("SELECT state = 'idle'
-				AND wait_event_type = 'Extension'
-				FROM pg_stat_activity WHERE pid = $pid") eq 't';
-			resume_process($pid);
-			return 0;
-		},
-		'the worker to sleep');
-	return $pid;
+	return stop_where($session,
+		"SELECT pid FROM $WORKERS AND ($ONE_WORKER)",
+		"state = 'idle' AND wait_event_type = 'Extension'");
 }
 
 # Processor seconds that a process has used so far.
