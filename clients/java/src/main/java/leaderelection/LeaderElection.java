@@ -618,11 +618,14 @@ public final class LeaderElection {
 
         /**
          * A follower listens. A candidate that has just resigned does not: it would hear of that, and
-         * be the first to ask. Nor does a leader, since resign() cannot wake a driver that reads: its
-         * connection is closed, or what nobody reads would fill the server's queue in the end.
+         * be the first to ask. Nor does one that is not well, nor a leader, since resign() cannot wake
+         * a driver that reads. Who does not listen has no connection for it: what nobody reads would
+         * fill the server's queue in the end.
          */
         @Override void watch(Lease held) throws Exception {
-            if (listener == null || !known) {
+            if (!known)
+                hangUp();
+            if (listener == null) {
                 rest(held, askAt - now());
                 return;
             }
@@ -642,8 +645,7 @@ public final class LeaderElection {
                 o.election, o.candidate, o.rank, o.metadata, request);
             if (granted != null) {
                 request = UUID.randomUUID();
-                disconnect(listener, null);
-                listener = null;
+                hangUp();
             } else
                 listen();
             return granted;
@@ -694,7 +696,10 @@ public final class LeaderElection {
             connection = null;
         }
 
-        @Override void hangUp() { disconnect(listener, null); }
+        @Override void hangUp() {
+            disconnect(listener, null);
+            listener = null;
+        }
     }
 
     // ---------------------------------------------------------------- small things

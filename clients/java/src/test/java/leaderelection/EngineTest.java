@@ -240,6 +240,18 @@ public class EngineTest {
             until("leads", detached::leads);
             until("a leader listens no more", () -> !ends.isEmpty());
         }
+
+        // Nor does a follower that is not well.
+        AtomicBoolean well = new AtomicBoolean(true);
+        leads.set(false);
+        ends.clear();
+        listeners.set(0);
+        o.healthCheck = well::get;
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
+            until("listens, while it is well", () -> listeners.get() == 1);
+            well.set(false);
+            until("listens no more, when it is not", () -> !ends.isEmpty());
+        }
     }
 
     /**
