@@ -26,15 +26,17 @@ replace_program() {
 }
 
 # Servers run under a command; initdb needs none.  pg_ctl, which starts and
-# restarts them, is told so.  What compiles queries is none of our business.
+# restarts them, is told so: of the installation to which it belongs, which may be a
+# copy that a test has made.  What compiles queries is none of our business.
 replace_postgres() {
 	replace_program pg_ctl <<-END
 		#!/bin/sh
+		export SERVER="\$(dirname "\$0")/postgres"
 		exec $UNDER/pg_ctl -p $UNDER/postgres "\$@"
 	END
 	cat >"$UNDER/postgres" <<-END
 		#!/bin/sh
-		exec $* $WORK/prefix$BINDIR/postgres "\$@" -c jit=off
+		exec $* "\$SERVER" "\$@" -c jit=off
 	END
 	chmod 755 "$UNDER/postgres"
 }
@@ -80,7 +82,8 @@ show_reports_valgrind() {
 # Only our own code is built with them, so the server has to load the first of
 # them before anything else; and start it before other libraries start, which
 # call gettext: that would call malloc, that the sanitizer, and that gettext,
-# under its own lock.  Leaks are for valgrind.
+# under its own lock.  What tests preload comes after that, and before the
+# sanitizer that pg_leader is linked with.  Leaks are for valgrind.
 build_under_sanitizers() {
 	local first=$WORK/sanitizers/first.so
 
@@ -88,11 +91,12 @@ build_under_sanitizers() {
 	as_user mkdir "$UNDER"
 	as_user cc -shared -fPIC -fsanitize=address -Wl,-z,initfirst -x c \
 		-o "$first" /dev/null
-	build COPT="$WARNINGS -O1 -g -fsanitize=address,undefined \
-		-fno-sanitize-recover=undefined"
-	export ASAN_OPTIONS=log_path=$UNDER/report:detect_leaks=0
+	export COPT="$WARNINGS -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+	build
+	export ASAN_OPTIONS=log_path=$UNDER/report:detect_leaks=0:verify_asan_link_order=0
 	export UBSAN_OPTIONS=print_stacktrace=1
-	replace_postgres env LD_PRELOAD="$(cc -print-file-name=libasan.so):$first"
+	replace_postgres env \
+		"\"LD_PRELOAD=$(cc -print-file-name=libasan.so):$first:\$LD_PRELOAD\""
 	be_patient
 }
 

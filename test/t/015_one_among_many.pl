@@ -60,7 +60,7 @@ my $control = session($node, name => 'control');
 	$control->query("SELECT leader_election.create_election('broken', lease_duration => '" . 4 * slowness() . " s')");
 	$broken->query("SELECT leader_election.join('broken', 'broken')");
 	$one->query("SELECT leader_election.join('fine $_', 'one')") foreach 1 .. 3;
-	$control->query("SELECT leader_election.create_election('locked', lease_duration => '" . 9 * slowness() . " s')");
+	$control->query("SELECT leader_election.create_election('locked', lease_duration => '" . 18 * slowness() . " s')");
 	$one->query("SELECT leader_election.join('locked', 'one')");
 	$control->query("ALTER TABLE leader_election.lease
 		ADD CONSTRAINT fail CHECK (election <> 'broken') NOT VALID");

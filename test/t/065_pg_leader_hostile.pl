@@ -138,7 +138,7 @@ sub forge
 	forge('shapes', 'acquire(text, text, integer, uuid, text, integer)',
 		'CREATE FUNCTION leader_election.acquire(text, text, integer, request uuid, run text, attempts integer, OUT term bigint, OUT remaining_ms bigint, OUT yielding boolean) RETURNS SETOF record LANGUAGE sql AS $$SELECT NULL::bigint, NULL::bigint, NULL::boolean$$')
 	  if eval { $node->safe_psql('shapes', 'ALTER EXTENSION leader_election ADD FUNCTION leader_election.acquire(text, text, integer, uuid, text, integer)'); 1 };
-	is((ask(connstr('shapes'), 'run', '-e', 'e', '--wait', '300ms', '--', 'true'))[0], 122, 'a grant row of NULLs is none');
+	is((ask(connstr('shapes'), 'run', '-e', 'e', '--wait', '2s', '--', 'true'))[0], 122, 'a grant row of NULLs is none');
 	forge('shapes', 'leader(text)', 'CREATE FUNCTION leader_election.leader(text) RETURNS SETOF text LANGUAGE sql AS $$SELECT 1::text WHERE false$$');
 	($code, undef, $err) = ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true');
 	is($code, 125, 'an answer without a row');
@@ -300,7 +300,7 @@ delete $ENV{PGAPPNAME};
 		status => (ask(connstr('postgres'), 'status', '-e', 'hidden'))[1],
 		history => (ask(connstr('postgres'), 'history', '-e', 'hidden'))[1],
 		run => (ask(connstr('postgres'), 'run', '-e', 'hidden', '-v', '--skip', '--', 'true'))[2],
-		error => (ask(connstr('postgres'), 'run', '-e', 'hidden', '-n', $bytes, '--mode', 'session', '--wait', '100ms', '--', 'true'))[2]);
+		error => (ask(connstr('postgres'), 'run', '-e', 'hidden', '-n', $bytes, '--mode', 'session', '--wait', '2s', '--', 'true'))[2]);
 	foreach my $what (sort keys %shown)
 	{
 		unlike($shown{$what}, qr/$hidden/, "$what: nothing that is not seen");

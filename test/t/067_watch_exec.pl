@@ -211,7 +211,11 @@ is(scalar @{ begun($folder) }, $lines + 1, 'and nothing if nothing has');
 			wait_until(sub { $w->[0]->pump_nb; -e "$top/large" && slurp_file("$top/large") =~ /^${\($length + 2)}$/m }, "hook $n");
 		}
 	}
-	cmp_ok($rss->() - $before, '<', 350, 'a hundred hooks with large metadata: kB that it has grown by');
+	SKIP:
+	{
+		skip 'a sanitizer keeps what is freed', 1 if ($ENV{ASAN_OPTIONS} // '') =~ /log_path/;
+		cmp_ok($rss->() - $before, '<', 350, 'a hundred hooks with large metadata: kB that it has grown by');
+	}
 	$two->query("SELECT leader_election.leave('large')");
 	is(end($w), 143, 'SIGTERM');
 }
@@ -312,14 +316,15 @@ wait_for_log($folder, qr/^end e vacated 16 7$/m);
 $node->stop('immediate');
 unlink("$folder/fail");
 wait_for_log($folder, qr/^end e vacated 16 0$/m);
-pass('without a server, hooks are tried again');
+my $hooks = () = log_of($folder) =~ /begin e vacated 16/g;
+cmp_ok($hooks, '>', 1, 'without a server, hooks are tried again');
 $node->start;
 $one = session($node, name => 'one');
 $two = session($node, name => 'two');
 wait_for($node, "SELECT leader_election.leader('e') IS NULL");
 $one->query("SELECT leader_election.join('e', 'one')");
 wait_for_log($folder, qr/^end e elected 17 0$/m);
-is(scalar(() = log_of($folder) =~ /begin e vacated 16/g), 2, 'and afterwards only for what is new');
+is(scalar(() = log_of($folder) =~ /begin e vacated 16/g), $hooks, 'and afterwards only for what is new');
 wait_for_output($warned, qr/the server answers again/);
 like(${ $warned->[2] }, qr/^pg_leader: warning: (?:connection to server|server closed) .*\n(?:(?!.*answers again).*\n)*.*warning: the server answers again\n\z/,
 	'watch says that there was no connection, and that there is one again');

@@ -321,7 +321,11 @@ cmp_ok($best, '>', 10000, '10,000 requests a second');
 is(get($port, '/leader')->{headers}{'x-leader-term'}, $term, 'the lease was renewed meanwhile');
 wait_until(sub { open_files($one->pid) <= $files }, 'descriptors to be closed');
 pass('no descriptor is left');
-cmp_ok((slurp_file('/proc/' . $one->pid . '/status') =~ /^VmRSS:\s+(\d+)/m)[0], '<', $memory + 2000, 'no memory either');
+SKIP:
+{
+	skip 'a sanitizer keeps what is freed', 1 if ($ENV{ASAN_OPTIONS} // '') =~ /log_path/;
+	cmp_ok((slurp_file('/proc/' . $one->pid . '/status') =~ /^VmRSS:\s+(\d+)/m)[0], '<', $memory + 2000, 'no memory either');
+}
 
 # --- slow clients
 

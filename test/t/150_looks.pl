@@ -173,7 +173,7 @@ $tells->($waits, qr/waiting: nobody leads: paused/);
 unlike($waits->output, qr/(waiting: .*)\n.*\1\n/, '... each once, though it asks again');
 $sql->query("SELECT leader_election.resume_election('b led')");
 $tells->($waits, qr/leading in term 3/);
-my $quiet = pg_leader($node, '-e', 'b led', '-n', 'four', '--wait', '1s', '--', 'true');
+my $quiet = pg_leader($node, '-e', 'b led', '-n', 'four', '--wait', '2s', '--', 'true');
 is($quiet->exit_code, 122, 'without -v it waits, too');
 unlike($quiet->output, qr/waiting:/, '... and says nothing');
 $sql->query("SELECT leader_election.create_group('crew', 2, max_per_candidate => 2, lease_duration => '1 h')");

@@ -50,14 +50,15 @@ sub make_installation
 	my $install = {
 		path => dirname("$work/prefix$bindir"),
 		pg_config => "$work/prefix$bindir/pg_config",
-		sources => "$work/src"
+		sources => "$work/src",
+		other_server => $opts{other_server}
 	};
 
 	run_script('. "$1/test/lib.sh"; WORK=$2 BINDIR=$3; make_prefix',
 		$TOP, $work, $bindir);
 	run_script('mkdir "$2"; cd "$1"; cp -a Makefile leader_election.control sql src "$2"',
 		$TOP, $install->{sources});
-	make($install, 'clean') if $opts{other_server};
+	make($install, 'clean') if $install->{other_server};
 	make($install, 'install');
 	return $install;
 }
@@ -66,6 +67,8 @@ sub make
 {
 	my ($install, @args) = @_;
 
+	# No other server runs under the tool that this is for (test/under.sh).
+	delete local $ENV{COPT} if $install->{other_server};
 	run_script(
 		'cd "$1"; config=$2; shift 2; unset MAKEFLAGS MFLAGS MAKELEVEL
 		make -s -j2 with_llvm=no with_pg_leader=no PG_CONFIG="$config" "$@"',
