@@ -266,13 +266,8 @@ sub ctl
 {
 	my ($n, @arguments) = @_;
 
-	# What libfaketime needs; it leaves the monotonic clocks alone.
 	local %ENV = %ENV;
-	%ENV = (%ENV,
-		LD_PRELOAD => $clock, FAKETIME_TIMESTAMP_FILE => "$dir/clock",
-		FAKETIME_NO_CACHE => 1, FAKETIME_DONT_FAKE_MONOTONIC => 1,
-		DONT_FAKE_MONOTONIC => 1, NO_FAKE_STAT => 1)
-	  if $clock && grep { /start/ } @arguments;
+	@ENV{qw(LD_PRELOAD CLOCK_FILE)} = ($clock, "$dir/clock") if $clock && grep { /start/ } @arguments;
 
 	return system("timeout -k 1 60 pg_ctl -D '$dir/disk/server$n' "
 		  . "-l '$out/server$n.log' -s @arguments >>'$out/ctl.out' 2>&1") == 0;

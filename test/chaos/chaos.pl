@@ -35,7 +35,7 @@ mkdir $out;
 srand($option{seed});
 $small_disk = $option{'small-disk'};
 $edition = $option{edition};
-($clock) = glob '/usr/lib/*/faketime/libfaketime.so.1' if $option{profile} =~ /^(clock|back)$/;
+$clock = "$dir/clock.so" if $option{profile} =~ /^(clock|back)$/;
 $lease_ms = 3000 if $option{profile} =~ /^(split|quorum)$/;
 @servers = (1 .. 3) if $option{profile} eq 'quorum';
 $many = $option{many} // $many;

@@ -3,7 +3,7 @@
 # The programs of the chaos run, for run, ../day/run and ../patroni/run:
 #
 #	compile_candidate FOLDER    who stands, in C
-#	compile_others FOLDER       who watches, and the network
+#	compile_others FOLDER       who watches, the network, and the wall clocks
 #	compile_languages FOLDER    who stands, in Java and Go (drivers)
 
 # compile_one PROGRAM SOURCE...
@@ -28,6 +28,7 @@ compile_candidate() {
 compile_others() {
 	compile_one "$1/watcher" test/chaos/watcher.c test/chaos/log.c test/chaos/timeouts.c
 	compile_one "$1/proxy" test/chaos/proxy.c
+	compile_one "$1/clock.so" -shared -fPIC test/chaos/clock.c
 }
 
 compile_languages() {
