@@ -64,8 +64,8 @@ sub certain_leader
 
 # The claim that the answer contradicts: that this candidate leads in this term, or that
 # nobody does (undef). Whatever excuses a vacancy, or another term of the same candidate,
-# does not excuse another leader; in a failover there may be an earlier one, on a server
-# that does not know better yet.
+# does not excuse another leader; in a failover there may be one in an earlier term, on a
+# server that does not know better yet. No two servers grant the same term.
 sub contradicted
 {
 	my ($claims, $a, $leader, $term) = @_;
@@ -73,6 +73,7 @@ sub contradicted
 
 	if (defined $leader && $leader ne $leads->{candidate})
 	{
+		return $leads if $term == $leads->{term};
 		return $leads if $term > $leads->{term} ? !was_dropped(@{$a}{qw(election sent received)}) : !is_unclear($a);
 		return;
 	}

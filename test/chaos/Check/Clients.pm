@@ -66,14 +66,17 @@ sub add_claim
 }
 
 # The terms of one process only grow, but that the old side of a failover may tell it of
-# an earlier one.
+# an earlier one.  A session has one server.
 sub check_growing
 {
-	my ($who, $highest, $election, $term, $time) = @_;
+	my ($who, $serial, $highest, $election, $term, $time) = @_;
+	my $before = \$highest->{$election};
+	my $in_session = defined $serial ? \$highest->{"$serial $election"} : \undef;
 
-	violation('earlier term', "$who: $election: told at $time of term $term, after $highest->{$election}")
-	  if $term < ($highest->{$election} // 0) && !in_failover($time - 2 * $lease_us, $time);
-	$highest->{$election} = max($highest->{$election} // 0, $term);
+	violation('earlier term', "$who: $election: told at $time of term $term, after $$before")
+	  if $term < ($$before // 0) && ($term < ($$in_session // 0) || !in_failover($time - 2 * $lease_us, $time));
+	$$before = max($$before // 0, $term);
+	$$in_session = max($$in_session // 0, $term) if defined $serial;
 	return;
 }
 
@@ -101,7 +104,7 @@ sub read_candidate
 
 			$count{'is_leader() = true'}++;
 			$answered{"$who.$serial"} = $sent;
-			check_growing($who, \%highest, $election, $term, $received);
+			check_growing($who, $serial, \%highest, $election, $term, $received);
 			# It must know that its lease is over (G3).
 			violation('past the deadline', "$who: true for $election in term $term at $sent, renewed until $deadline")
 			  if defined $deadline && $sent > $deadline && ($wall_clock || $edition eq 'extension');
@@ -150,7 +153,7 @@ sub read_candidate
 			  if $asked > $term;
 			violation('earlier term', "$path: told at $received that term $term is its own, after that it is over")
 			  if $term <= ($refused{$election} // 0) && !in_failover($received - 2 * $lease_us, $received);
-			check_growing($who, \%highest, $election, $term, $received);
+			check_growing($who, undef, \%highest, $election, $term, $received);
 			if ($c && $c->{term} == $term && $c->{to} >= $received)
 			{
 				$c->{to} = max($c->{to}, $sent + $ms * 1000);
@@ -236,8 +239,10 @@ sub read_candidate
 
 			# What anybody else has sent on the channel says so itself.
 			$count{'lies announced'}++, next if "@payload" =~ /liar/;
-			push @announced, { time => $received, number => scalar(@announced),
-				payload => decode_json(join ' ', @payload), session => $session };
+			my $n = decode_json(join ' ', @payload);
+
+			push @announced, { time => $received, number => scalar(@announced), payload => $n, session => $session };
+			$leader{ $n->{election} }{ $n->{term} }{ $n->{leader} } //= $who if $n->{event} eq 'elected';
 		}
 		elsif ($kind eq 'e')
 		{

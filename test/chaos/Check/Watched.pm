@@ -82,10 +82,9 @@ sub check_wait
 	$count{ 'wait_for_change(): ' . ($same ? 'time over' : 'a change') }++;
 	violation('returned without a change', $text)
 	  if $same && $w->{received} - $w->{sent} < $w->{ms} * 1000;
-	return if is_unclear($w) || $w->{term} eq '-';
-
+	return if $w->{term} eq '-';
 	$leader{ $w->{election} }{ $w->{term} }{ $w->{leader} } //= $w->{who};
-	return if grep { $_->[0] < $w->{received} && $_->[1] > $w->{sent} } @unreadable;
+	return if is_unclear($w) || grep { $_->[0] < $w->{received} && $_->[1] > $w->{sent} } @unreadable;
 
 	my $later = first { $_->{to} < $w->{sent} && $_->{term} > $w->{term} && !in_failover($_->{from} - 2 * $lease_us, $w->{received}) }
 	@{ $known->{ $w->{election} } };
@@ -101,6 +100,8 @@ sub check_row
 	my $leads = contradicted($claims, $row, $row->{state} eq 'vacant' ? undef : $row->{leader}, $row->{term});
 
 	$count{ 'rows of status: ' . $row->{state} }++;
+	$leader{ $row->{election} }{ $row->{term} }{ $row->{leader} } //= $row->{who}
+	  if $row->{state} =~ /^(?:led|yielding)$/;
 	$count{'rows of status compared'}++ if certain_leader($claims, $row) && !is_unclear($row);
 	violation('status', "$row->{election}: $row->{state} $row->{term} $row->{leader}, "
 		  . between($row) . '; ' . describe($leads)) if $leads;
