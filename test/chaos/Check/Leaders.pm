@@ -98,9 +98,8 @@ sub check_early
 	foreach (@early)
 	{
 		my ($time, $c) = @$_;
-		my $may_be_lost = in_failover($c->{from}, $c->{from}) && in_failover($time - 2 * $lease_us, $time);
 
-		next if $may_be_lost && !$kept{"$c->{election} $c->{term}"};
+		next if !$kept{"$c->{election} $c->{term}"} && may_be_lost($c) && in_failover($time - 2 * $lease_us, $time);
 		next if $edition eq 'portable' && in_failover($time, $time);
 		violation('ended early', "told at $time that this is over: " . describe($c));
 	}

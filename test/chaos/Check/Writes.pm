@@ -49,7 +49,8 @@ sub check_writes
 		  unless $present{ $w->{election} }{"$w->{candidate} $w->{id}"} || may_be_unconfirmed($w);
 	}
 
-	# By the clients' clock: when COMMIT was sent, nobody had led in a later term.
+	# By the clients' clock: when COMMIT was sent of a row that is there, or was said to be,
+	# nobody had led in a later term.
 	my %known;
 
 	foreach ((map { { %$_, time => $_->{from} } } @claims),
@@ -59,14 +60,18 @@ sub check_writes
 
 		$$first = $_ if !$$first || $_->{time} < $$first->{time};
 	}
-	foreach my $w (@committed)
+	foreach my $w (@written)
 	{
+		my $is_present = $present{ $w->{election} }{"$w->{candidate} $w->{id}"};
+
+		next unless $is_present || ($w->{outcome} eq 'committed' && !may_be_unconfirmed($w));
+
 		my $terms = $known{ $w->{election} };
 
 		foreach my $later (map { $terms->{$_} } grep { $_ > $w->{term} } keys %$terms)
 		{
 			violation('fenced row', "$w->{election}: $w->{candidate} $w->{id} of term $w->{term}: COMMIT was sent at $w->{sent}, and $later->{candidate} was known at $later->{time} to lead in term $later->{term}")
-			  if $w->{sent} > $later->{time} && !may_be_unconfirmed($w);
+			  if $w->{sent} > $later->{time};
 		}
 	}
 	return;
