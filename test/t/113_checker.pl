@@ -359,6 +359,17 @@ my @CHANGES = (
 		sub { add('events', "%s seen $_->[0] %s %s zab $_->[0] s$_->[0]", $_->[1] + 0.02, $_->[1], $_->[1] + 0.01) foreach [ 1, 15 ], [ 2, 15.2 ], [ 1, 15.4 ], [ 2, 15.6 ] } ],
 	[ 'past the deadline', 'a lease is not renewed any more', sub { edit('candidate.s1.1', qr/^m /, sub { s/1500$/-1/ }); remove(qr/^m .*1500$/, 'candidate.s1.1') } ],
 	[ 'past the deadline', 'a lease was renewed for 1 ms', sub { edit('candidate.s1.1', qr/^m /, sub { s/1500$/1/ }) } ],
+	[ 'past the deadline', 'a lease is not renewed any more, and no call for that is answered',
+		sub { my $first = 1; edit('candidate.s1.1', qr/^m /, sub { s/1500$/-1/ unless $first-- > 0 }, 'all') } ],
+	[ 'past the deadline', 'a lease is not renewed any more, and each call for that fails',
+		sub {
+			my $first = 1;
+
+			edit('candidate.s1.1', qr/^m /, sub { s/1500$/-1/ unless $first-- > 0 }, 'all');
+			insert('candidate.s1.1', qr/^j 1 race $_/, 'e ' . ($_ + 10_000) . " 55P03 $_ SELECT * FROM leader_election.renew('race'): ERROR:  busy") foreach map { us(11.6 + $_ / 2) } 0 .. 15;
+		}, qr/renewed until 12611000/ ],
+	[ 'past the deadline', 'a detached leader renews a lease that is over',
+		sub { @{ $logs{'candidate.d1.1'} } = grep { !/^g lone 1[4-6]/ } @{ $logs{'candidate.d1.1'} } } ],
 	[ 'ended early', 'a renewal is refused', sub { edit('candidate.d1.1', qr/^g lone 126/, sub { s/^g (\S+ \S+ \S+ \S+).*/n $1/ }) } ],
 	[ 'ended early', 'a term that began before a failover is lost in it',
 		sub { fail_over(16, 17); remove(qr/^lone\|5/, 'history'); edit('candidate.d1.1', qr/^g lone 176/, sub { s/^g (\S+ \S+ \S+ \S+).*/n $1/ }) } ],
@@ -396,6 +407,10 @@ my @CHANGES = (
 	[ 'history', 'numbers of terms of a seat are left out, and the group has fewer seats later',
 		sub { set_history('crew/1|2', 1 => 7); add('events', '%s altering crew 2 0 1', 37); add('events', '%s altered crew 2', 37.1) }, qr/after term 1 comes term 7/ ],
 	[ 'taken', 'a session that lives is taken for dead', sub { end_at('race|1', 20, 'session ended') } ],
+	[ 'taken', 'a session that lives is taken for dead, and was reset before that term',
+		sub { unshift @{ $logs{'candidate.s1.1'} }, 'z 1 ' . us(10.05) . ' ' . us(10.06); end_at('race|1', 20, 'session ended') } ],
+	[ 'taken', 'a session is taken for one that was reset',
+		sub { end_at('race|1', 20, 'session reset'); edit($_, qr/"race","event":"vacated"/, sub { s/"resigned"/"session reset"/ }) foreach @LISTENERS } ],
 	[ 'taken', 'a lease is taken for over that is not', sub { end_at('lone|5', 24, 'expired') } ],
 	[ 'led when it was over', 'is_leader() is true after the end', sub { end_at('race|1', 19.5, 'resigned') } ],
 	[ 'led when it was over', 'is_leader() is true when another leads, who says nothing',
@@ -547,6 +562,16 @@ my @EXCUSES = (
 	[ 'ended early', 'a term of the old side of a failover is over', sub { lose_term(300) } ],
 	[ 'history', 'a term of the old side of a failover is not in it', sub { lose_term(300) } ],
 	[ 'fenced row', 'a row of another language may be committed on the old side of a failover', sub { write_late() } ],
+	[ 'taken', 'a session that was reset is taken for one that was',
+		sub { add('candidate.s1.1', 'z 1 %s %s', 15, 15.01); end_at('race|1', 20, 'session reset') } ],
+	[ 'past the deadline', 'a call that was cancelled may have renewed a lease',
+		sub {
+			my @errors = (undef, '57014', '55P03', '55P03');
+
+			edit('candidate.s1.1', qr/^m /, sub { s/1500$/-1/ if defined shift @errors }, 'all');
+			insert('candidate.s1.1', qr/^j 1 race $_->[0]/, 'e ' . ($_->[0] + 10_000) . " $_->[1] $_->[0] SELECT * FROM leader_election.renew('race'): ERROR:  x")
+			  foreach [ us(11.6), '57014' ], [ us(12.1), '55P03' ], [ us(12.6), '55P03' ];
+		} ],
 );
 
 foreach my $i (0 .. $#EXCUSES)

@@ -13,6 +13,7 @@ use List::Util qw(max min uniq);
 
 our @EXPORT = qw(is_expected read_candidate check_ends check_languages);
 
+my $CANCELLED = '57014';
 my $SILENT_US = 80_000;	# a session asks, and is answered, more often, unless something keeps it from that
 
 # Errors that a client may get, and why
@@ -80,27 +81,42 @@ sub check_growing
 	return;
 }
 
+# Until when the lease of a session lasts that renews it itself: [until when, and whether a
+# call since then may have renewed it].  A call that was cancelled, or whose answer did not
+# come, may have; any other one that failed was rolled back.
+sub renewed
+{
+	my ($lease, $received, $ms, $error) = @_;
+
+	return [ $received + ($ms + 1) * 1000, 0 ] if $ms >= 0;
+	return $lease if $lease && ($lease->[1] || ($error // $CANCELLED) ne $CANCELLED);
+	return [ $received + $lease_us * 1.25, 1 ];
+}
+
 sub read_candidate
 {
 	my ($path) = @_;
 	my ($who) = $path =~ m{/candidate\.([^/]+)$};
 	my ($candidate) = $who =~ /^(\w+)/;
 	my %now;		# the present claim in each election
-	my %deadline;	# of sessions that renew themselves
+	my %deadline;	# of sessions that renew themselves: see renewed()
+	my %granted;	# to a detached candidate, by the last answer: [term, until when at most]
 	my %highest;	# the highest term that this process led in, in each election
 	my %refused;	# ... that it was told is over
 	my $session;	# that listens
+	my ($error, $last_error);	# of this line, and of the one before
 
 	foreach (lines($path))
 	{
 		my ($kind, @f) = split / /;
 
+		($last_error, $error) = ($error, $kind eq 'e' ? $f[1] : undef);
+		%granted = () if $kind =~ /^[ex]$/;		# that call may have renewed it
 		if ($kind eq 'q')
 		{
 			my ($serial, $election, $sent, $received, $term) = @f;
 			my $c = $now{$election};
-
-			my $deadline = $deadline{"$serial $election $term"};
+			my ($deadline) = @{ $deadline{"$serial $election $term"} // [] };
 
 			$count{'is_leader() = true'}++;
 			$answered{"$who.$serial"} = $sent;
@@ -131,17 +147,16 @@ sub read_candidate
 		}
 		elsif ($kind =~ /^[yz]$/)
 		{
-			$resets{"$who.$f[0]"} //= $f[1];
+			push @{ $resets{"$who.$f[0]"} }, [ @f[ 1, 2 ] ];
 		}
 		elsif ($kind eq 'm')
 		{
 			my ($serial, $election, $received, $term, $ms) = @f;
 
 			$count{'leases renewed by sessions'}++;
-			my $deadline = \$deadline{"$serial $election $term"};
+			my $lease = \$deadline{"$serial $election $term"};
 
-			# A call that has failed may have renewed the lease all the same.
-			$$deadline = $ms < 0 ? max($$deadline // 0, $received + $lease_us * 1.25) : $received + ($ms + 1) * 1000;
+			$$lease = renewed($$lease, $received, $ms, $last_error);
 		}
 		elsif ($kind eq 'g')
 		{
@@ -154,6 +169,13 @@ sub read_candidate
 			violation('earlier term', "$path: told at $received that term $term is its own, after that it is over")
 			  if $term <= ($refused{$election} // 0) && !in_failover($received - 2 * $lease_us, $received);
 			check_growing($who, undef, \%highest, $election, $term, $received);
+
+			# A lease whose deadline has passed is over (G2).
+			my ($before, $until) = @{ $granted{$election} // [ 0, 0 ] };
+
+			violation('past the deadline', "$who: $election: granted anew in term $term, asked for at $sent, which lasted until $until")
+			  if $before == $term && $sent > $until && ($wall_clock || $edition eq 'extension');
+			$granted{$election} = [ $term, $received + ($ms + 1) * 1000 ];
 			if ($c && $c->{term} == $term && $c->{to} >= $received)
 			{
 				$c->{to} = max($c->{to}, $sent + $ms * 1000);

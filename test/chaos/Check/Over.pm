@@ -66,23 +66,32 @@ sub next_terms
 	return \%next;
 }
 
-# A session is dead, or a lease has run out, before it is taken. Exempt: what was granted in
-# a failover, or ended within two leases after it: the old side goes on answering.
+# Was this session reset in this term, or may it have been?
+sub was_reset
+{
+	my ($c, $over) = @_;
+
+	return grep { $_->[1] > $c->{from} && $_->[0] <= $over } @{ $resets{ $c->{who} } // [] };
+}
+
+# A session is dead, or was reset, or a lease has run out, before it is taken. Exempt: what
+# was granted in a failover, or ended within two leases after it: the old side goes on
+# answering.
 sub check_taken
 {
 	my ($c, $row) = @_;
 	my $over = $row->{over} or return;
 
 	return if $row->{leader} ne $c->{candidate} || in_failover($c->{from}, $over) || in_failover($over - 2 * $lease_us, $over);
-	if ($row->{reason} eq 'session ended')
+	if ($row->{reason} =~ /^session (?:ended|reset)$/)
 	{
 		# Clients in other languages connect anew under the same number.
 		return if $languages{ $c->{candidate} =~ s/\d+$//r };
 		my $answered = $answered{ $c->{who} } or return;
 
 		$count{'terms that ended with their sessions'}++;
-		violation('taken', describe($c) . ": its session had ended at $over, and was answered what it asked at $answered")
-		  if $answered > $over + $SLACK_US && ($resets{ $c->{who} } // $answered) > $over;
+		violation('taken', describe($c) . ": $row->{reason} at $over, without a reset, and was answered what it asked at $answered")
+		  if $answered > $over + $SLACK_US && !was_reset($c, $over);
 	}
 	elsif ($row->{reason} eq 'expired' && $c->{granted})
 	{

@@ -29,7 +29,7 @@ our @begun;			# [when it was asked for, election, run, who]: a run was granted
 our @finished;		# [when that was known, election, run, who]: it was recorded as done
 our @early;			# [when, claim]: a leader was told that its term is over
 our %answered;		# {session} = when it last asked what it was answered
-our %resets;		# {session} = when it was reset first, or may have been
+our %resets;		# {session} = when it was reset, or may have been: [sent, received] of each
 our @windows;		# [from, to] of failovers, from when the standby may have lagged
 our @cuts;			# [from, to, name] of the clients' network
 our @ended;			# [when, candidate]: its session was ended
