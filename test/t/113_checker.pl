@@ -37,6 +37,7 @@ sub stamp
 # Election, term, leader, kind, from, to, reason of the end
 my @TERMS = (
 	[ 'calm', 1, 'calm3', 'detached', 5 ],
+	[ 'calm_q', 1, 'calm1', 'session', 5 ],
 	[ 'crew/1', 1, 'g1', 'session', 11, 30, 'resigned' ],
 	[ 'crew/1', 2, 'g2', 'session', 30.2 ],
 	[ 'crew/2', 1, 'g3', 'session', 11.5 ],
@@ -56,8 +57,9 @@ sub session_lines
 	{
 		push @lines, sprintf 'j 1 %s %s %s 00000', $election, us($t), us($t + 0.01);
 		next unless $term && $t > $from && $t < $to - 0.1;
-		push @lines, sprintf('m 1 %s %s %d 1500', $election, us($t + 0.01), $term),
-		  sprintf('q 1 %s %s %s %d', $election, us($t + 0.02), us($t + 0.03), $term);
+		push @lines, sprintf 'm 1 %s %s %d 1500', $election, us($t + 0.01), $term
+		  if $election !~ /^calm/;
+		push @lines, sprintf 'q 1 %s %s %s %d', $election, us($t + 0.02), us($t + 0.03), $term;
 	}
 	return @lines;
 }
@@ -308,11 +310,13 @@ sub tell_failure
 # lease is over. There is no worker then, unless with one.
 sub lack_locks
 {
-	my ($with) = @_;
+	my ($with, $statement) = @_;
 
+	$statement //= q(SELECT * FROM leader_election.renew('calm', 1, 2));
 	end_at('calm|1', 20, 'expired');
-	add('events', '%s fault huge statement: 2000', 19);
-	add('candidate.calm3.1', 'e %s 53200 %s SELECT 1: ERROR:  out of shared memory', 19.5, 19.49);
+	add('events', '%s fault huge statement: 2000', 18);
+	add('candidate.calm3.1', "e %s 53200 %s $statement: ERROR:  out of shared memory", 19.5, 19.49);
+	$logs{'candidate.calm3.1'} = [ grep { !/^g calm (\d+)/ || $1 < us(18.5) || $1 > us(20) } @{ $logs{'candidate.calm3.1'} } ];
 	add('events', '%s workers 0', 15) unless $with;
 	return;
 }
@@ -347,6 +351,16 @@ sub write_late
 	add('events', '%s member python1 session', 1);
 	fail_over(25.5, 26);
 	add('candidate.python1.1', 'w race %s %s 1 77 committed', 25.6, 25.7);
+	return;
+}
+
+# A session of a calm election is told that it leads before that time and after it, and
+# not in between.
+sub lapse
+{
+	my ($from, $to) = @_;
+
+	@{ $logs{'candidate.calm1.1'} } = grep { !/^q 1 calm_q (\d+)/ || $1 < us($from) || $1 > us($to) } @{ $logs{'candidate.calm1.1'} };
 	return;
 }
 
@@ -459,6 +473,12 @@ my @CHANGES = (
 		sub { add('candidate.s2.1', q(e %s LE006 %s SELECT leader_election.join('race', 's2'): ERROR:  this session was reset while it stood in election "race"), 39.9, 39.89) } ],
 	[ 'reset not told', 'a session that was reset joins as if it had not been', sub { add('candidate.s1.1', 'j 1 race %s %s 00000', $_, $_ + 0.01) foreach 39.85, 39.9 } ],
 	[ 'calm election', 'a term of a calm election ends', sub { end_at('calm|1', 20, 'expired') } ],
+	[ 'calm election', 'the leader of a calm election leads no more, and then again', sub { lapse(20, 23) }, qr/calm_q: calm1 .* 1: not between 19/ ],
+	[ 'calm election', 'a calm election has no leader for a moment',
+		sub { add('candidate.w3.1', 'o calm_q %s %s vacant 1 - -', 21.2, 21.21) }, qr/calm_q: vacant/ ],
+	[ 'calm election', 'there is no lock for another statement of a leader, and no worker', sub { lack_locks(undef, 'SELECT 1') } ],
+	[ 'calm election', 'there is no lock for a leader, and no worker, but only long before',
+		sub { lack_locks(); edit('candidate.calm3.1', qr/^e /, sub { s/^e 19500000/e 18700000/ }) } ],
 	[ 'calm election', 'there is no lock for a leader, but a worker', sub { lack_locks('a worker') } ],
 	[ 'calm election', 'a candidate of a calm election loses its connection', sub { add('candidate.calm4.1', 'x %s lost', 20) } ],
 	[ 'vacancy', 'nobody leads for long in a calm', sub { edit('events', qr/led race/, sub { s/0\.1$/4.1/ }) } ],
@@ -571,6 +591,15 @@ my @EXCUSES = (
 			edit('candidate.s1.1', qr/^m /, sub { s/1500$/-1/ if defined shift @errors }, 'all');
 			insert('candidate.s1.1', qr/^j 1 race $_->[0]/, 'e ' . ($_->[0] + 10_000) . " $_->[1] $_->[0] SELECT * FROM leader_election.renew('race'): ERROR:  x")
 			  foreach [ us(11.6), '57014' ], [ us(12.1), '55P03' ], [ us(12.6), '55P03' ];
+		} ],
+	[ 'calm election', 'a session may not lead where the whole server is hit', sub { lapse(20, 23); add('events', '%s fault full lock table: kept', 21) } ],
+	[ 'calm election', 'a calm election may be vacant where the whole server is hit',
+		sub { add('candidate.w3.1', 'o calm_q %s %s vacant 1 - -', 21.2, 21.21); add('events', '%s fault full lock table: kept', 21) } ],
+	[ 'calm election', 'there is no lock for any statement of a session that leads, and no worker',
+		sub {
+			lack_locks();
+			end_at('calm_q|1', 20, 'expired');
+			add('candidate.calm1.1', 'e %s 53200 %s INSERT INTO chaos."w_calm_q": ERROR:  out of shared memory', 19.5, 19.49);
 		} ],
 );
 

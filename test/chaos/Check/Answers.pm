@@ -14,7 +14,7 @@ use Exporter qw(import);
 use List::Util qw(first max);
 
 our @EXPORT = qw(
-  between is_unclear was_silent certain_leader contradicted certain_pause is_drained
+  between is_unclear was_silent leads_around certain_leader contradicted certain_pause is_drained
   may_lack_worker failed_over_since_calm
 );
 

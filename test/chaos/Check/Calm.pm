@@ -5,10 +5,12 @@ package Check::Calm;
 use strict;
 use warnings;
 
+use Check::Answers;
 use Check::Clients;
 use Check::Events;
 use Check::Known;
 use Check::Record;
+use Check::Watched;
 use Exporter qw(import);
 use Wide;
 
@@ -47,25 +49,56 @@ sub read_faults
 	return;
 }
 
-# May it be that a whole server, or the network, was hit at that time?
+# May it be that a whole server, or the network, was hit at that time, or in between?
 sub may_be_hit
 {
-	my ($time) = @_;
+	my ($from, $to) = @_;
 
-	return grep { $_->[0] <= $time && $time <= $_->[1] } @whole;
+	return grep { $_->[0] <= ($to // $from) && $from <= $_->[1] } @whole;
 }
 
 # Without a worker, which has locks in reserve, a leader cannot renew its lease where the
-# lock table is full.
+# lock table is full. A detached one is told so; join() leaves the renewal out, so that any
+# statement of a session shows that it was full then. (A lease is renewed in its second half.)
 sub had_no_locks
 {
-	my ($row) = @_;
-	my $since = $row->{over} - $lease_us;
+	my ($election, $row) = @_;
+	my $since = $row->{over} - $lease_us / 2;
 	my (undef, $slots) = slots_between($since, $row->{over});
+	my $what = $row->{kind} eq 'session' ? qr// : qr/leader_election\.(?:acquire|renew)\(/;
+	my $lacked = 0;
 
-	return $row->{reason} eq 'expired' && !$slots && is_expected($LOCK_TABLE_FULL, $row->{over})
-	  && grep { /^e (\d+) $LOCK_TABLE_FULL / && $1 > $since && $1 < $row->{over} }
-	  map { lines($_) } glob "$out/candidate.$row->{leader}.*";
+	return if $row->{reason} ne 'expired' || $slots || !is_expected($LOCK_TABLE_FULL, $row->{over});
+	foreach (map { lines($_) } glob "$out/candidate.$row->{leader}.*")
+	{
+		$lacked = 1 if /^e (\d+) $LOCK_TABLE_FULL \d+ (.*)/ && $1 > $since && $1 < $row->{over} && $2 =~ $what;
+		$lacked = 0 if /^g \Q$election\E \d+ (\d+) / && $1 > $since && $1 < $row->{over};
+	}
+	return $lacked;
+}
+
+# Their leaders lead all the time: no lease runs out, and comes back with a renewal that took
+# its time.
+sub check_lapses
+{
+	my %claims;
+
+	push @{ $claims{ $_->{election} } }, $_ foreach grep { $_->{election} =~ /^calm/ } @claims;
+	foreach my $c (map { @$_ } values %claims)
+	{
+		foreach (grep { !may_be_hit(@$_) } @{ $c->{lapses} // [] })
+		{
+			violation('calm election', "$c->{election}: $c->{candidate} in term $c->{term}: not between $_->[0] and $_->[1]");
+		}
+	}
+	foreach my $row (grep { $_->{state} eq 'vacant' && $claims{ $_->{election} } } @rows)
+	{
+		my $leads = leads_around(\%claims, $row);
+
+		violation('calm election', "$row->{election}: vacant, " . between($row) . '; ' . describe($leads))
+		  if $leads && !may_be_hit(@{$row}{qw(sent received)});
+	}
+	return;
 }
 
 # No term of theirs ends, and their candidates get no error, but where a whole server
@@ -86,9 +119,10 @@ sub check_calm
 			$count{'terms in calm elections'}++;
 			next unless $row->{over} && $wall_clock;
 			violation('calm election', "$election: $row->{leader} in term $term: $row->{reason} at $row->{over}")
-			  unless may_be_hit($row->{over}) || had_no_locks($row);
+			  unless may_be_hit($row->{over}) || had_no_locks($election, $row);
 		}
 	}
+	check_lapses();
 	foreach my $path (glob "$out/candidate.calm*")
 	{
 		foreach (lines($path))

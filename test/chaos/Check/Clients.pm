@@ -101,6 +101,7 @@ sub read_candidate
 	my %now;		# the present claim in each election
 	my %deadline;	# of sessions that renew themselves: see renewed()
 	my %granted;	# to a detached candidate, by the last answer: [term, until when at most]
+	my %joined;		# calls of join() since the session was told that it leads, or might have been
 	my %highest;	# the highest term that this process led in, in each election
 	my %refused;	# ... that it was told is over
 	my $session;	# that listens
@@ -111,12 +112,14 @@ sub read_candidate
 		my ($kind, @f) = split / /;
 
 		($last_error, $error) = ($error, $kind eq 'e' ? $f[1] : undef);
+		%joined = () if $kind =~ /^[exzy]$/;
 		%granted = () if $kind =~ /^[ex]$/;		# that call may have renewed it
 		if ($kind eq 'q')
 		{
 			my ($serial, $election, $sent, $received, $term) = @f;
 			my $c = $now{$election};
 			my ($deadline) = @{ $deadline{"$serial $election $term"} // [] };
+			my $joined = delete $joined{$election} // 0;
 
 			$count{'is_leader() = true'}++;
 			$answered{"$who.$serial"} = $sent;
@@ -130,6 +133,9 @@ sub read_candidate
 			if ($c && $c->{who} eq "$who.$serial" && $c->{term} == $term)
 			{
 				push @{ $c->{silent} }, [ $c->{to}, $received ] if $received - $c->{to} > $SILENT_US;
+
+				# It asks after each join().
+				push @{ $c->{lapses} }, [ $c->{to}, $received ] if $joined > 1;
 				$c->{to} = max($c->{to}, $sent);
 				next;
 			}
@@ -144,6 +150,7 @@ sub read_candidate
 
 			push @{ $c->{silent} }, [ $sent, $received ] if $c && $c->{who} eq "$who.$serial";
 			$answered{"$who.$serial"} = $sent if $f[4] eq '00000';
+			$joined{$election}++;
 		}
 		elsif ($kind =~ /^[yz]$/)
 		{

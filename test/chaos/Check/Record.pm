@@ -16,8 +16,8 @@ our @EXPORT = qw(
 
 our $out;			# the folder of logs
 our (%count, %violations, %faults, %info);
-our @claims;		# {election, term, candidate, who, from, to, silent: [from, to] of each, and if it
-					# is so command, granted (to a detached one), believes (a deadline of its own)}
+our @claims;		# {election, term, candidate, who, from, to; silent, lapses: [from, to] of
+					# each; and if it is so command, granted (to a detached one)}
 our @moments;		# the same, from and to: sent and received
 our @spans;			# the same as claims, of what a server says again and again to anybody
 our %leader;		# {election}{term}{candidate} = where it was said
