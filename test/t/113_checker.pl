@@ -345,6 +345,18 @@ sub lose_term
 	return;
 }
 
+# Nobody leads for 5 s, or until that time, and a detached candidate has asked just before,
+# and not since.
+sub fall_asleep
+{
+	my ($reason, $to) = @_;
+
+	end_at('lone|5', 17, $reason);
+	begin_at('lone|6', $to // 22);
+	add('candidate.d9.1', 'a lone %s %s', 16.9, 16.92);
+	return;
+}
+
 # A client in another language writes a row of an older term, in a failover.
 sub write_late
 {
@@ -431,6 +443,8 @@ my @CHANGES = (
 		sub { end_at('race|1', 19.3, 'transferred'); begin_at('race|2', 19.3); delete $logs{'candidate.s2.1'} } ],
 	[ 'elected while paused', 'another leads after a failover, in a pause', sub { end_at('lone|5', 28, 'failover'); begin_at('lone|6', 28) } ],
 	[ 'elected while paused', 'a leader is elected in a pause', sub { begin_at('lone|6', 28) } ],
+	[ 'elected while paused', 'a leader is elected in a race, long after all elections were paused',
+		sub { add('events', "%s $_->[1] all", $_->[0]) foreach [ 16, 'pausing' ], [ 16.1, 'paused' ], [ 22, 'resuming' ], [ 22.1, 'resumed' ] } ],
 	[ 'drained elected', 'who is drained is elected', sub { begin_at('race|1', 14); set_history('race|1', 2 => 's3') } ],
 	[ 'run again', 'a run is granted that is done', sub { add('candidate.d3.1', 'b runs %s %s 1 0001', 15, 15.1) } ],
 	[ 'cap', 'a candidate leads two seats', sub { $logs{'candidate.g1.2'} = delete $logs{'candidate.g3.1'}; set_history('crew/2|1', 2 => 'g1') } ],
@@ -468,6 +482,7 @@ my @CHANGES = (
 		sub { insert('candidate.w3.1', qr/^f lone 20000000/, 'F lone 20000000 20010000 notice Election_"lone"_is_paused_by_role_"postgres".') },
 		qr/a pause that there is not/ ],
 	[ 'diagnose', 'it counts too few terms', sub { tell_terms() }, qr/lone: 0 terms ended by resigned, not 1 to 1/ ],
+	[ 'status', 'the worker fails, long after the disk was full', sub { tell_failure(); add('events', '%s fault full disk: all servers', 7) }, qr/nothing makes it fail/ ],
 	[ 'status', 'the worker fails, and nothing makes it fail', sub { tell_failure() }, qr/nothing makes it fail/ ],
 	[ 'not reset', 'a session is told of a reset that there was not',
 		sub { add('candidate.s2.1', q(e %s LE006 %s SELECT leader_election.join('race', 's2'): ERROR:  this session was reset while it stood in election "race"), 39.9, 39.89) } ],
@@ -483,6 +498,7 @@ my @CHANGES = (
 	[ 'calm election', 'a candidate of a calm election loses its connection', sub { add('candidate.calm4.1', 'x %s lost', 20) } ],
 	[ 'vacancy', 'nobody leads for long in a calm', sub { edit('events', qr/led race/, sub { s/0\.1$/4.1/ }) } ],
 	[ 'quiet vacancy', 'nobody leads for long', sub { begin_at('race|2', 24) } ],
+	[ 'quiet vacancy', 'nobody leads for long in a race, for which no seat is kept', sub { fall_asleep('resigned') } ],
 	[ 'growth', 'locks', sub { edit('events', qr/measured/, sub { s/30$/101/ }) }, qr/101 locks/ ],
 	[ 'growth', 'tables', sub { edit('events', qr/measured/, sub { s/ 600 / 9000 / }) }, qr/9000 kB/ ],
 	[ 'growth', 'memory', sub { add('events', '%s measured 500 6000 600 14 30', 39) }, qr/6000 kB/ ],
@@ -592,6 +608,10 @@ my @EXCUSES = (
 			insert('candidate.s1.1', qr/^j 1 race $_->[0]/, 'e ' . ($_->[0] + 10_000) . " $_->[1] $_->[0] SELECT * FROM leader_election.renew('race'): ERROR:  x")
 			  foreach [ us(11.6), '57014' ], [ us(12.1), '55P03' ], [ us(12.6), '55P03' ];
 		} ],
+	[ 'quiet vacancy', 'who has just called still stands for a race',
+		sub { fall_asleep('resigned', 19.6); edit('events', qr/ start /, sub { s/1500$/3000/ }) } ],
+	[ 'quiet vacancy', 'a seat may be kept for whom it is handed over to', sub { fall_asleep('transferred') } ],
+	[ 'quiet vacancy', 'a seat may be kept for who was named', sub { fall_asleep('resigned'); add('events', '%s named lone', 16.5) } ],
 	[ 'calm election', 'a session may not lead where the whole server is hit', sub { lapse(20, 23); add('events', '%s fault full lock table: kept', 21) } ],
 	[ 'calm election', 'a calm election may be vacant where the whole server is hit',
 		sub { add('candidate.w3.1', 'o calm_q %s %s vacant 1 - -', 21.2, 21.21); add('events', '%s fault full lock table: kept', 21) } ],

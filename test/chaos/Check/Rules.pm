@@ -13,16 +13,20 @@ use Exporter qw(import);
 
 our @EXPORT = qw(check_paused check_runs check_drained);
 
+my $RACE = qr/^(?:race|lone|runs)$/;
+
 # In a paused election nobody new leads but by a hand-over to a named candidate: a
 # transfer, or a yield that an operator asked for.  Where the strategy may have asked
 # for one before, or (all) a leader may have been chosen before, that has time until
-# it must be over.  A pause is gone with an election that is dropped, and may be
-# lost with a failover, if its wait for the standby was cut short.
+# it must be over; a race has none that waits, but a process that has chosen may be
+# stopped.  A pause is gone with an election that is dropped, and may be lost with a
+# failover, if its wait for the standby was cut short.
 sub check_paused
 {
 	my ($history) = @_;
 	my $slack = 50_000;
 	my $under_way = 2 * 1.25 * $lease_us + 800_000;
+	my $stopped = 3_000_000;
 
 	return unless $wall_clock;
 	foreach my $election (sort keys %$history)
@@ -45,7 +49,7 @@ sub check_paused
 				next unless defined $to && $began > $from + $slack && $began < $to - $slack;
 				next if in_failover($from, $to) || was_dropped($election, $from, $to);
 				$count{'terms that began in a pause'}++;
-				next if $began < $from + $under_way && ($what eq 'all' || $election !~ /^(race|lone|runs)$/);
+				next if $began < $from + ($election !~ $RACE ? $under_way : $what eq 'all' ? $stopped : 0);
 				next if $before && ($before->{reason} // '') eq 'transferred' || continues($before, $row);
 				next if grep { $_->[1] eq $election && $_->[0] <= $began && $began < $_->[0] + $under_way } @named;
 				violation('elected while paused', "$election: $row->{leader} in term $term at $began, paused ($what) from $from to $to");

@@ -183,12 +183,13 @@ sub unmanned
 	return @few;
 }
 
-# The times in which the seat may have been reserved for a detached candidate that did
-# not call: while it counts as alive, and one lease.  Not for the one that is excepted.
+# The times in which a detached candidate did not call: while it counts as one that stands;
+# or, where the seat may be reserved for it, while it counts as alive, and one lease.  Not of
+# the one that is excepted.
 sub asleep
 {
-	my ($election, $except) = @_;
-	my $longest = $lease_us * 1.25 * (4 / 3 + 1);
+	my ($election, $except, $is_kept) = @_;
+	my $longest = $lease_us * ($is_kept ? 1.25 * (4 / 3 + 1) : 0.75);
 	my %all;
 	my @times;
 

@@ -5,7 +5,9 @@
 # (LastSigns.pm): its term may end late, or never. It ends with the next term, by history.
 # Of it counts what was quiet: no fault was under way that reaches the election, some
 # certainly stood who could be elected, and no detached candidate was asleep, for whom the
-# seat may have been kept. (For the last leader itself it is not kept, unless that gave up.)
+# seat may have been kept. (For the last leader itself it is not kept, unless that gave up.
+# A race keeps a seat only for whom it is handed over to; there, who has just called still
+# counts as one that stands, and who sits out waits for it.)
 
 package Check::Takeover;
 
@@ -25,6 +27,8 @@ our @EXPORT = qw(check_takeovers);
 my $PROMPT_S = 2;
 my $DELAY_S = 0.3;			# the longest takeover_delay, after who did not give up
 my $REJOIN_US = 10_000_000;	# for a new seat, those who stood for the group have to stand anew
+my $ASKED_US = 15_000_000;	# so much later an operator's request may be answered
+my $RACE = qr/^(?:race|lone|runs|jobs|apps|calm.*)$/;
 my $GAVE_UP = qr/^(?:resigned|left|transferred|yielded)$/;
 
 # How many have to stand so that one who is not the last leader can be elected: in a
@@ -62,24 +66,35 @@ sub check_vacancy
 	return;
 }
 
+# May the seat have been kept for a candidate after this term?
+sub may_be_kept
+{
+	my ($election, $row, $next) = @_;
+
+	return $election !~ $RACE || ($row->{reason} // '') =~ /^(?:transferred|yielded)$/
+	  || 0 < grep { $_->[1] eq $election && $_->[0] > $row->{began} - $ASKED_US && $_->[0] < $next } @named;
+}
+
 sub check_election
 {
 	my ($election, $rows, $ended) = @_;
 	my @terms = sort { $a <=> $b } grep { $rows->{$_}{began} } keys %$rows;
 	my @disturbances = merge_times(disturbed($election), unmanned($election, enough($election)));
-	my %disturbances;	# {who is out of it} = those, and who else is asleep
+	my %disturbances;	# {who is out of it, is the seat kept} = those, and who else is asleep
 
 	foreach my $i (0 .. $#terms)
 	{
 		my $row = $rows->{ $terms[$i] };
 		my $next = $i < $#terms ? $rows->{ $terms[ $i + 1 ] }{began} : $ended;
 		my $out_of_it = ($row->{reason} // '') =~ $GAVE_UP ? '' : $row->{leader};
+		my $is_kept = may_be_kept($election, $row, $next);
+		my $disturbances = \$disturbances{"$out_of_it $is_kept"};
 
-		$disturbances{$out_of_it} //= [ merge_times(@disturbances, asleep($election, $out_of_it)) ];
+		$$disturbances //= [ merge_times(@disturbances, asleep($election, $out_of_it, $is_kept)) ];
 		foreach my $vacancy (vacancies($election, $terms[$i], $row, $ended))
 		{
 			next if was_dropped($election, $vacancy->[1] - $REJOIN_US, $next);
-			check_vacancy($vacancy, $next, $disturbances{$out_of_it},
+			check_vacancy($vacancy, $next, $$disturbances,
 				"$election: $row->{leader}, in term $terms[$i], " . ($row->{reason} || 'silent'));
 		}
 	}

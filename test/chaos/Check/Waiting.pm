@@ -54,7 +54,7 @@ my @reasons = (
 	[ qr/^a_worker_or_a_call$/, sub { $edition eq 'extension' && !may_lack_worker($_[0]) && 'there is a worker' } ],
 	[ qr/^synchronous_standbys$/, \&none ],
 	[ qr/^worker_(?:waits_for_a_lock|was_cancelled)$/, \&none ],
-	[ qr/^worker_fails$/, sub { !(grep { is_expected($_, $_[0]{sent}) } '53100', '53200') && 'nothing makes it fail' } ],
+	[ qr/^worker_fails$/, sub { !may_fail($_[0]) && 'nothing makes it fail' } ],
 );
 
 # Nobody but a worker elects at once, and there has to be one.
@@ -81,6 +81,15 @@ sub grace
 
 	return if $edition eq 'portable' && (!$wall_clock || may_have_crashed($row->{sent} - $GRACE_US, $row->{received}));
 	return !failed_over_since_calm($row) && 'there was no failover';
+}
+
+# The worker fails where the disk or the lock table is full, while that lasts.
+sub may_fail
+{
+	my ($row) = @_;
+
+	return grep({ is_expected($_, $row->{sent}) } '53100', '53200')
+	  && grep { overlaps($_, @{$row}{qw(sent received)}) } disturbed($row->{election});
 }
 
 sub reserved
