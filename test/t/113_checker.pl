@@ -459,7 +459,6 @@ my @CHANGES = (
 	[ 'fenced row', 'COMMIT is sent when another is known to lead, is not answered, and the row is kept',
 		sub { add('candidate.s1.1', 'w race %s %s 1 1000002 08006', 21, 21.1); push @{ $logs{writes} }, 'race|1|s1|1000002||700' }, qr/s1 1000002 .* s2 was known at/ ],
 	[ 'lost row', 'a row is not there', sub { remove(qr/^race\|2/, 'writes') } ],
-	[ 'outside resource', 'it took an older term', sub { add('resource', 'a race 1 s1 %s %s', 23, 23.1) } ],
 	[ 'outside resource', 'it denied a leader', sub { add('resource', 'd race 2 s2 %s %s', 25, 25.1) } ],
 	[ 'returned without a change', 'wait_for_change() returns early', sub { edit('candidate.w1.1', qr/^h/, sub { s/12510000/12300000/ }) } ],
 	[ 'missed a change', 'wait_for_change() tells an older term', sub { add('candidate.w1.1', 'h lone %s %s 500 5 d1 5 d1', 30, 30.6) } ],
@@ -482,6 +481,17 @@ my @CHANGES = (
 		sub { insert('candidate.w3.1', qr/^f lone 20000000/, 'F lone 20000000 20010000 notice Election_"lone"_is_paused_by_role_"postgres".') },
 		qr/a pause that there is not/ ],
 	[ 'diagnose', 'it counts too few terms', sub { tell_terms() }, qr/lone: 0 terms ended by resigned, not 1 to 1/ ],
+	[ 'diagnose', 'it says nothing of the terms that have ended',
+		sub {
+			my ($row) = grep { /^lone\|5/ } @{ $logs{history} };
+
+			unshift @{ $logs{history} }, map { my @f = split /\|/, $row, -1; @f[ 1, 4, 5, 7, 8 ] = ($_, stamp(10 + $_ / 5), stamp(10.1 + $_ / 5), $EPOCH + 10 + $_ / 5, $EPOCH + 10.1 + $_ / 5); join '|', @f } 2 .. 4;
+		}, qr/lone: nothing of terms that have ended, of which there are 3,/ ],
+	[ 'diagnose', 'it counts too few terms of a seat that there always was',
+		sub {
+			add('candidate.w3.1', 'f crew/1 %s %s ok "g2"_leads_election_"crew/1"_since_2026-01-01_00:00:30+00_(for_1_s),_in_term_2._Live_candidates:_2.', 38.3, 38.31);
+			add('candidate.w3.1', 'F crew/1 %s %s warning Within_the_last_hour,_0_of_2_terms_ended_by_"left":_x', 38.3, 38.31);
+		}, qr{crew/1: 0 terms ended by resigned, not 1 to 1} ],
 	[ 'status', 'the worker fails, long after the disk was full', sub { tell_failure(); add('events', '%s fault full disk: all servers', 7) }, qr/nothing makes it fail/ ],
 	[ 'status', 'the worker fails, and nothing makes it fail', sub { tell_failure() }, qr/nothing makes it fail/ ],
 	[ 'not reset', 'a session is told of a reset that there was not',
@@ -513,6 +523,8 @@ my @CHANGES = (
 	[ 'nothing compared', 'no session renews', sub { remove(qr/^m/, qw(candidate.s1.1 candidate.s2.1 candidate.g1.1 candidate.g2.1 candidate.g3.1)) }, qr/no renewals/ ],
 	[ 'nothing compared', 'no status is asked for', sub { remove(qr/^o/, 'candidate.w3.1') } ],
 	[ 'nothing compared', 'nothing is announced', sub { remove(qr/^l/, @LISTENERS) }, qr/no announced terms/ ],
+	[ 'nothing compared', 'a long run has little time in which calm elections are to be calm',
+		sub { edit('events', qr/ ending$/, sub { s/^\d+/us(400)/e }); add('events', '%s fault full lock table: 1', 10 + 5 * $_) foreach 0 .. 76 }, qr/to be calm for [1-7]\S* s in 390 s/ ],
 	[ 'the run itself', 'it does not end', sub { remove(qr/ end$/, 'events') } ],
 );
 

@@ -15,7 +15,7 @@ our @EXPORT = qw(check_compared);
 my $SHORT_US = 25_000_000;	# a run in which there has to be something of the most common
 my $LONG_US = 60_000_000;	# ... of all
 my $LOUD_US = 120_000_000;	# ... and of that, in the profile all
-my $CALM_S = 3;				# ... and of that in any profile
+my $CALM_SHARE = 0.02;		# so much of it is calm for calm elections, at least
 my $CALM_TIME = 'in which calm elections were to be calm, s';
 my $STALL_US = 3_500_000;	# a moment when the machine stands still takes so much of it
 my $RESETS_US = 10_000_000;	# a session is reset about once in 5 s
@@ -45,13 +45,13 @@ sub was_unannounced
 	return ($info{'without slots for workers, s'} // 0) * 1e6 > $lasted / 4;
 }
 
-# Was calm elections' time too short in a run, in which the machine stood still for less
-# than a tenth of it?
+# Was calm elections' time too short a part of a run, in which the machine stood still for
+# less than a tenth of it?
 sub was_uncalm
 {
 	my ($lasted) = @_;
 
-	return $lasted >= $LOUD_US && $info{$CALM_TIME} <= $CALM_S
+	return $lasted >= $LOUD_US && $info{$CALM_TIME} * 1e6 <= $lasted * $CALM_SHARE
 	  && ($count{'stalls of the machine'} // 0) * $STALL_US < $lasted / 10;
 }
 

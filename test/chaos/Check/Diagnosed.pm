@@ -18,12 +18,13 @@ use Check::Record;
 use Check::Standing;
 use Check::Watched;
 use Exporter qw(import);
-use List::Util qw(max);
+use List::Util qw(max sum0);
 
 our @EXPORT = qw(check_diagnosed);
 
 my $SLACK_US = 50_000;
 my $LATE_US = 5_000_000;	# from the end of a term to its commit, by a process that was stopped
+my $OFTEN = 3;			# it tells of so many terms that have ended
 my $GONE = qr/Candidates_whose_sessions_have_ended|Detached_candidates_that_have_not_called|Nobody_stands_for_these_seats/;
 my $LOCKS_FULL = qr/^The_server's_lock_table_is_full/;	# then nobody can see whether there is a worker
 my $REJOIN_US = 10_000_000;	# for a new election, or seat, those who stood have to stand anew
@@ -159,13 +160,14 @@ sub check_server
 	return;
 }
 
-# When the election was made, at the latest: 0, unless it was dropped and made anew
+# When the election was made, at the latest: 0, unless it was dropped and made anew, as a
+# seat that was withdrawn is
 sub made_at
 {
 	my ($f) = @_;
 	my ($election, $now) = @{$f}{qw(election received)};
 
-	return $now if grep { $election =~ m{^\Q$_->{group}\E/} && $_->{sent} < $now } @groups;
+	return $now if may_be_withdrawn($election, 0, $now);
 	return max(0, map { $_->[2] eq $election && $_->[0] < $now ? ($_->[1] // $now) + $DROPPED_US : () } @dropping);
 }
 
@@ -179,7 +181,7 @@ sub check_past
 	my $terms = $history->{ $f->{election} } // {};
 	my @rows = map { $kept{"$f->{election} $_"} ? $terms->{$_} : () } keys %$terms;
 	my $made = made_at($f);
-	my %told;
+	my (%told, %least);
 	my $all = 0;
 
 	return if !$wall_clock || (in_failover(0, $f->{received}) && may_have_crashed(@{$f}{qw(sent received)}));
@@ -190,10 +192,16 @@ sub check_past
 		  if $_->{finding} =~ /^Within_the_last_hour,_(\d+)_of_(?:the_last_)?(\d+)_terms_ended_by_"([^"]+)"/;
 	}
 	return if $all >= 1000;
+	foreach (grep { $_->{over} && $_->{over} < $f->{sent} - $LATE_US && ($_->{began} || 0) >= $made } @rows)
+	{
+		$least{ $_->{reason} =~ tr/ /_/r }++;
+	}
+	wrong($f, 'nothing of terms that have ended, of which there are ' . sum0(values %least))
+	  if !$all && sum0(values %least) >= $OFTEN;
 	foreach my $reason (sort keys %{ { %told, map { $_->{reason} ? ($_->{reason} =~ tr/ /_/r => 1) : () } @rows } })
 	{
 		my @ended = grep { $_->{over} && ($_->{reason} // '') =~ tr/ /_/r eq $reason } @rows;
-		my $least = grep { $_->{over} < $f->{sent} - $LATE_US && ($_->{began} || 0) >= $made } @ended;
+		my $least = $least{$reason} // 0;
 		my $most = grep { $_->{over} < $f->{received} + $SLACK_US } @ended;
 
 		$count{ 'diagnose(): numbers of terms' . (in_failover(0, $f->{received}) ? ', after a failover' : '') }++ if $told{$reason};

@@ -8,7 +8,6 @@ use warnings;
 use Check::Known;
 use Check::Record;
 use Exporter qw(import);
-use List::Util qw(max);
 
 our @EXPORT = qw(check_writes check_resource);
 
@@ -88,19 +87,16 @@ sub may_be_unconfirmed
 
 sub check_resource
 {
-	my (%highest, %claims);
+	my %claims;
 
 	push @{ $claims{"$_->{election} $_->{term}"} }, $_ foreach @claims;
 	foreach (lines("$out/resource"))
 	{
 		my ($answer, $election, $term, $candidate, $sent, $received) = split / /;
-		my $before = $highest{$election} // 0;
 
 		$count{'outside resource: ' . ($answer eq 'a' ? 'accepted' : 'denied')}++;
 		if ($answer eq 'a')
 		{
-			violation('outside resource', "$election: $candidate in term $term after $before") if $term < $before;
-			$highest{$election} = max($before, $term);
 			$leader{$election}{$term}{$candidate} //= 'outside resource';
 			next;
 		}
