@@ -323,7 +323,7 @@ is_of_session(LockClass class)
  * LOCK_STARTER: a session holds it from before it starts a worker until the
  * worker has its own lock, so that other sessions start none.
  *
- * LOCK_NEXT_WORKER: the process that waits until the worker ends, to follow it,
+ * LOCK_NEXT_WORKER: the process that waits for the worker to end, to follow it,
  * holds it.  A further process does not get the lock, and ends.
  *
  * LOCK_EPOCH: a transaction that begins an epoch holds it until it ends, and

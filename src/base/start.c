@@ -69,8 +69,9 @@ pause_and_look(void)
 }
 
 /*
- * Start a worker, and wait until it has its lock, but not past give_up_at.
- * The caller holds the starter's lock, so that no other session starts one,
+ * Start a worker, and wait until it has its lock, but not past give_up_at,
+ * unless that is so soon that no worker could have its lock by then: the next
+ * call would start another one.  The caller holds the starter's lock, so that no other session starts one,
  * too.  Returns the worker's state.
  */
 static BgwHandleStatus
@@ -84,6 +85,7 @@ start(bool urgent, int64 give_up_at)
 		pfree(started);
 	started = NULL;
 	started_at = le_clock();
+	give_up_at = Max(give_up_at, started_at + SHORTEST_START_WAIT);
 	if (!le_start_worker(MyDatabaseId, false, &started))
 		ereport(urgent ? WARNING : DEBUG1,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -106,9 +108,8 @@ start(bool urgent, int64 give_up_at)
  * one of them starts it and waits until it is there, so that none of the
  * others does.  The polls of a waiting campaign are not urgent: they do not
  * start one worker after the other if these die at once.  The wait is one of
- * the call's (le_wait_start()), but never too short for a worker to take its
- * lock: otherwise the next call would start another worker.  False: there is
- * none, and none can be had.
+ * the call's (le_wait_start()), and may last 40 ms longer: a worker needs some
+ * time to take its lock.  False: there is none, and none can be had.
  */
 bool
 le_start_ensure_worker(bool urgent)

@@ -62,11 +62,15 @@ hooks_note(Hooks *h, const PGresult *events, int row)
 		return;
 	hook = watched_get(&h->list, PQgetvalue(events, row, EVENT_ELECTION),
 					   sizeof(Hook));
-	if (strcmp(event, "metadata_changed") == 0 && order == hook->order &&
-		hook->rank < ENDED)
-		rank = hook->rank;
-	else if (order < hook->order || (order == hook->order && rank <= hook->rank))
-		return;
+	if (hook->event != NULL)
+	{
+		if (strcmp(event, "metadata_changed") == 0 && order == hook->order &&
+			hook->rank < ENDED)
+			rank = hook->rank;
+		else if (order < hook->order ||
+				 (order == hook->order && rank <= hook->rank))
+			return;
+	}
 	hook->order = order;
 	hook->rank = rank;
 	text_set(&hook->event, event);

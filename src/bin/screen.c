@@ -289,8 +289,9 @@ screen_asks(const char *election)
 }
 
 /*
- * An election that nobody led was dropped, or one that was dropped was made anew.
- * Neither is an event.  (If somebody led, there is one, which tells the rest.)
+ * An election was dropped that nobody led, or was made anew after it was dropped:
+ * no event tells of that.  (The drop of an election that was led ends a term,
+ * which an event tells.)
  */
 static void
 note_state(Line *line, const char *state)

@@ -543,10 +543,10 @@ watch_run(const Options *options)
 				print_changes(&w);
 		}
 		complete_hooks(&w);
-		if (w.connection.conn != NULL)
-			recovered(&w);
 		if (w.draws)
 			draw(&w);
+		if (w.connection.conn != NULL)
+			recovered(&w);
 		event_flush();
 		wait_for_events(&w, listen_at);
 	}

@@ -70,7 +70,7 @@ term_of(const Answer *answer)
 }
 
 /*
- * The last term before the one that is led, or, if none is, the last one
+ * The term before that of the leader; if nobody leads, the last term
  */
 static int64
 term_before(const Answer *answer)

@@ -9,7 +9,9 @@
  *
  * 1. The fences look whether their terms still lead.  From here on they hold
  *	  election locks, an error still rolls back, and other libraries can add
- *	  no fence and write nothing of ours.
+ *	  no fence and write nothing of ours.  (If another library's callback
+ *	  loads this one in the midst of a commit, PostgreSQL does not call us
+ *	  before that commit.)
  *
  * 2. A session that has lost its session lock marks itself as one that lives,
  *	  while it still is in a transaction.

@@ -22,7 +22,8 @@
  * Other libraries may work between the second look and the commit record: the
  * callbacks of those that were loaded before this one come after ours, and
  * postgres_fdw waits for its remote COMMIT there.  late_commit.c bounds that.
- * A fence that is set only there would not be looked at, and is refused.
+ * A fence that is set only there would not be looked at, and is refused (but
+ * see callback.c).
  *
  * Between the two looks, a fenced transaction holds no lock of ours: while it
  * sits idle, elections go on.  Nothing is written here.

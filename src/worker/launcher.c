@@ -35,7 +35,7 @@
 #include "utils/snapmgr.h"
 #include "worker/worker.h"
 
-#define SETTLE_TRIES		5	/* looks whether a worker has ended ... */
+#define SETTLE_TRIES		10	/* looks whether a worker has ended ... */
 #define SETTLE_MS			20	/* ... and the time between two of them */
 #define NO_SLOT_RETRY_MS	10000
 #define SHORTEST_PAUSE_MS	100 /* between two rounds, at first */

@@ -306,6 +306,7 @@ my @TOLD = (
 		  'copy in', 'copy out', 'copy both'),
 	# An election that was dropped is made again, and its leader asked to yield.
 	[ 'a request to yield without a state', 'watch', [ qr/FULL JOIN/, 'rows', [ 'e', (undef) x 5, 'now', '"now"', 7, 't', undef ] ] ],
+	[ 'a term below 0', 'watch --exec', [ qr/FULL JOIN/, 'rows', [ 'e', 'state', -7, 'x', (undef) x 2, 'now', '"now"', -7, 'f', undef ] ] ],
 	[ 'nothing of the election', 'run', [ qr/SELECT channel FROM/, 'nothing' ] ],
 	(
 		map { ([ "an odd error, $_", 'status', [ qr/FROM leader_election\.status/, "an odd error, $_" ] ],
@@ -330,6 +331,7 @@ my @TOLD = (
 	my %args = (
 		'status' => [ 1, 'status' ],
 		'watch' => [ 1, 'watch' ],
+		'watch --exec' => [ 0, 'watch', '--exec', 'true' ],
 		'history' => [ 1, 'history', '-e', 'e' ],
 		'history --html' => [ 0, 'history', '--html=-' ],
 		'run' => [ 0, 'run', '-e', 'e', @RUN ],
