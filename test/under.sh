@@ -32,7 +32,7 @@ replace_postgres() {
 	replace_program pg_ctl <<-END
 		#!/bin/sh
 		export SERVER="\$(dirname "\$0")/postgres"
-		exec $UNDER/pg_ctl -p $UNDER/postgres "\$@"
+		exec $UNDER/pg_ctl "\$@" -p $UNDER/postgres
 	END
 	cat >"$UNDER/postgres" <<-END
 		#!/bin/sh

@@ -18,6 +18,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Sidecar;
 use Test::More;
+use Worker;
 
 $ENV{LC_ALL} = 'C.UTF-8';
 $ENV{TERM} = 'xterm';
@@ -198,10 +199,11 @@ my ($code, undef, $err) = ask($node, 'yield', '-e', 'none');
 is($code, 125, 'yield: no such election');
 like($err, qr/election "none" does not exist/, 'says so');
 
-# --- a candidate that is dead
+# --- a candidate that is dead, and that no worker removes meanwhile
 
 $sql->query("SELECT leader_election.create_election('dead', lease_duration => '1 s')");
 $sql->query("SELECT leader_election.acquire('dead', '$_')") foreach qw(one two);
+my $worker = stop_worker($sql);
 wait_for($node, "SELECT bool_or(alive) FROM leader_election.candidates WHERE election = 'dead'", 'f');
 like(on_terminal($DB, 'status', '-e', 'dead'), qr/^two .*\e\[1;31mdead\e\[0m$/m, 'status: a dead candidate');
 
@@ -209,6 +211,7 @@ like(on_terminal($DB, 'status', '-e', 'dead'), qr/^two .*\e\[1;31mdead\e\[0m$/m,
 	delete local $ENV{TERM};
 	like(on_terminal($DB, 'status', '-e', 'dead'), qr/^two .*  dead$/m, '... without colours, on a terminal of which nothing is known');
 }
+resume_process($worker);
 
 # --- refused, for as long as it is to wait
 
