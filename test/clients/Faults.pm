@@ -103,10 +103,10 @@ sub addresses { return map { $_->{n} } @_; }
 # server knows them by their ports: one that somebody else has, too, is left alone.
 sub terminate
 {
-	my @ports = map { $_->[1] } grep { !$_->[2] } connections(addresses(@_));
+	my @pids = map { $_->[2] } connections(addresses(@_));
 
 	sql('SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE client_port IN (' . join(', ', 0, @ports) . ')');
+		WHERE pid IN (' . join(', ', 0, @pids) . ')');
 	return;
 }
 

@@ -129,15 +129,14 @@ sub cut { rules('add', map { address_of($_) } @_); return; }
 
 sub mend { rules('del', map { address_of($_) } @_); return; }
 
-# [ ADDRESS, PORT ] of each connection to these addresses; a third value is true if it
-# shares the port with a connection to another address, as different connections may
+# [ ADDRESS, PORT, PID ] of each connection to these addresses. PID is that of the server
+# process: connections to different addresses may have the same port.
 sub connections
 {
 	my %ours = map { address_of($_) => 1 } @_;
-	my @all = map { /\s([\d.]+):\d+\s+\S+:(\d+)\s*$/ ? [ $1, $2 ] : () } qx(ss -Htn state established);
-	my %others = map { $_->[1] => 1 } grep { !$ours{ $_->[0] } } @all;
 
-	return map { [ @$_, $others{ $_->[1] } ] } grep { $ours{ $_->[0] } } @all;
+	return grep { $ours{ $_->[0] } }
+	  map { /\s([\d.]+):\d+\s+\S+:(\d+)\s.*?pid=(\d+)/ ? [ $1, $2, $3 ] : () } qx(ss -Htnp state established);
 }
 
 my @forgotten;

@@ -160,6 +160,17 @@ sub many_changed
 	return $CROWD < grep { $_ > $from && $_ <= $to } @$changes;
 }
 
+# What a huge statement does is committed when it ends; undef: it never does.
+sub committed_at
+{
+	my ($election, $time) = @_;
+
+	return $time if !defined $time || $election !~ $MANY;
+	my ($huge) = grep { $_->[0] <= $time && (!$_->[1] || $time <= $_->[1]) } @huge;
+
+	return $huge ? $huge->[1] : $time;
+}
+
 # A session that hears of a change has heard of the changes of other elections that
 # happened long before it, if it has heard anything of those elections (G10).
 sub check_unannounced
@@ -187,6 +198,7 @@ sub check_unannounced
 			{
 				my %when = (elected => $rows->{$term}{began}, vacated => $rows->{$term}{over});
 
+				$_ = committed_at($election, $_) foreach values %when;
 				foreach my $event (grep { $when{$_} && $when{$_} > $from && $when{$_} < $until - ($election =~ $MANY ? $CROWD_US : $late) } sort keys %when)
 				{
 					$count{'changes that were to be announced'}++;

@@ -142,7 +142,11 @@ sub check_worker
 
 	$count{'diagnose(): no worker'}++ if $told;
 	wrong($f, 'nothing of a worker that there is not')
-	  if !$most && !$told && !has_row($f, $LOCKS_FULL) && certain_leader(\%claims, $f);
+	  if !$most
+	  && !$told
+	  && !has_row($f, $LOCKS_FULL)
+	  && !failed_over_since_calm($f)	# the old side may know of no leader
+	  && certain_leader(\%claims, $f);
 	wrong($f, 'no worker, and nothing has ended it')
 	  if $told && !may_lack_worker($f);
 	return;

@@ -10,7 +10,7 @@ use Exporter qw(import);
 our @EXPORT = qw(
   violation lines describe $out %count %violations %faults %info @claims
   @moments @spans %leader @written @announced %listening @delays @begun @finished
-  @early %answered %resets @windows @cuts @ended %bound %believes %languages %recreated @dropping @paused @drained @groups
+  @early %answered %resets @windows @huge @cuts @ended %bound %believes %languages %recreated @dropping @paused @drained @groups
   @named @pressing @calms @short_leases $edition $lease_us $wall_clock $epoch_us
 );
 
@@ -31,6 +31,7 @@ our @early;			# [when, claim]: a leader was told that its term is over
 our %answered;		# {session} = when it last asked what it was answered
 our %resets;		# {session} = when it was reset, or may have been: [sent, received] of each
 our @windows;		# [from, to] of failovers, from when the standby may have lagged
+our @huge;			# [from, to] of huge statements; to: when what they do is committed
 our @cuts;			# [from, to, name] of the clients' network
 our @ended;			# [when, candidate]: its session was ended
 our %bound;			# candidates whose command depends on a session

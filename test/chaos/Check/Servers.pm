@@ -65,7 +65,7 @@ sub check_logs
 	foreach my $path (glob "$out/server*.log")
 	{
 		my ($name) = $path =~ m{([^/]+)$};
-		my (%disk_full, %parallel);
+		my (%disk_full, $orphaned);
 
 		foreach (lines($path))
 		{
@@ -73,9 +73,11 @@ sub check_logs
 			$disk_full{$1} = 1, next if /\[(\d+)\].* PANIC:  .*No space left on device/;
 			next if /\(PID (\d+)\) was terminated by signal 6/ && $disk_full{$1};
 
-			# PostgreSQL's own: who runs a parallel query when its postmaster is killed
-			$parallel{$1} = 1 if /\[(\d+)\].* FATAL:  postmaster exited during a parallel transaction/;
-			next if /^TRAP: .*!IsTransactionOrTransactionBlock\(\).* PID: (\d+)\)?$/ && $parallel{$1};
+			# PostgreSQL's own: some that are in a transaction when their postmaster is
+			# killed, in a parallel query or a CLUSTER that waits for a lock
+			$orphaned = 0 if / LOG:  starting PostgreSQL /;
+			$orphaned = 1 if / FATAL:  .*(?:unexpected postmaster exit|postmaster exited during a parallel transaction)/;
+			next if /^TRAP: .*!IsTransactionOrTransactionBlock\(\).*pgstat\.c/ && $orphaned;
 
 			if (/PANIC:|TRAP:|was terminated by signal (?!9\b)\d+/)
 			{
