@@ -378,7 +378,7 @@ sub contest
 	$last = writer('leads');
 	$leader->query("SELECT leader_election.leave('called')");
 	$next->query("SELECT leader_election.leave('called')");
-	is($last->query("SELECT leader_election.join('called', 'leads')") =~ /^\d+$/, 1, 'called: leads');
+	is($last->query("CALL leader_election.campaign('called', 'leads')") =~ /^\d+$/, 1, 'called: leads');
 	is($run->($last, "INSERT INTO guarded_too VALUES (1)"), '25000', 'called: the trigger, after our look');
 	is($control->query('SELECT count(*) FROM guarded_too'), 0, 'called: the trigger: nothing was written');
 	$last->query('INSERT INTO guarded_too VALUES (1)');
