@@ -99,8 +99,7 @@ my @groups = (
 # The addresses of processes, for cuts
 sub addresses { return map { $_->{n} } @_; }
 
-# Ends the server's side of all connections of processes, but those of the work. The
-# server knows them by their ports: one that somebody else has, too, is left alone.
+# Ends the server's side of all connections of processes, but those of the work.
 sub terminate
 {
 	my @pids = map { $_->[2] } connections(addresses(@_));

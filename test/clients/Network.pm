@@ -8,7 +8,7 @@
 #	mend(3, 7);
 #	forget(3);                       # lose the connections that 3 has now
 #	remember();                      # no longer
-#	connections(3);                  # their ports on the other host
+#	connections(3);                  # its ports on the other host, and server processes
 #	name_addresses('cluster', $path) # a name with two addresses
 #
 # Each subject has an address of the servers for itself, so that each can be cut

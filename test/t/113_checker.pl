@@ -574,6 +574,45 @@ add('server1.log', '2026-01-01 00:00:12.000 UTC [100] XX000 client backend/pg_du
 ($output) = check_logs('replaced', %logs);
 like($output, qr/^Violations: 0$/m, 'pg_dump may miss an index that was replaced') or diag $output;
 
+# Where a postmaster is killed
+sub assertion_is_found
+{
+	my (@before) = @_;
+
+	%logs = good_logs();
+	push @{ $logs{'server1.log'} }, @before, 'TRAP: failed Assert("!IsTransactionOrTransactionBlock()"), File: "pgstat.c", Line: 732, PID: 100';
+	($output, %kinds) = check_logs('assertion' . @before, %logs);
+	return $kinds{crash};
+}
+
+my $ORPHANED = '2026-01-01 00:00:12.000 UTC [101] 57P01 client backend/s1: FATAL:  terminating connection due to unexpected postmaster exit';
+ok(!assertion_is_found($ORPHANED), 'an assertion of PostgreSQL where a postmaster is killed') or diag $output;
+ok(assertion_is_found(), '... and where none is');
+ok(assertion_is_found($ORPHANED, '2026-01-01 00:00:13.000 UTC [1] 00000 postmaster/: LOG:  starting PostgreSQL 18.6'), '... or one was before');
+
+# What a huge statement does is not committed before it ends.
+sub late_is_found
+{
+	my ($name, @events) = @_;
+
+	%logs = good_logs();
+	push @{ $logs{history} }, map { join '|', 'vast-1', $_->[0], 'vast', 'detached', stamp($_->[1]), stamp($_->[2]), 'resigned', $EPOCH + $_->[1], $EPOCH + $_->[2] }
+	  [ 1, 11.1, 11.2 ], [ 2, 12.5, 30.5 ];
+	foreach my $listener (@LISTENERS)
+	{
+		insert($listener, qr/"race","event":"elected"/, notification('vast-1', 'elected', 1, 'vast', undef, undef, 11.1));
+	}
+	add('events', @$_) foreach @events;
+	($output, %kinds) = check_logs($name, %logs);
+	return $output =~ /^  vast-1: elected 2 .* which heard of a change/m;
+}
+
+ok(late_is_found('nothuge'), 'a term that is not announced for long') or diag $output;
+ok(!late_is_found('huge', [ '%s fault huge statement: 2000, acquire', 12.4 ], [ '%s huge 2000 acquire', 30.4 ]),
+	'... unless a huge statement commits it later') or diag $output;
+ok(late_is_found('hugeloop', [ '%s fault huge statement: 2000, campaign', 12.4 ], [ '%s huge 2000 campaign', 30.4 ]),
+	'... and not in a loop, which commits each') or diag $output;
+
 # What makes a worker fail
 %logs = good_logs();
 tell_failure();

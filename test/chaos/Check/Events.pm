@@ -59,7 +59,7 @@ sub read_fault
 
 		$faults{$fault}++;
 		push @pressing, [ $time - 1_000_000, undef, $fault ];
-		push @huge, [$time] if $fault eq 'huge statement';
+		push @huge, [$time] if "@rest" =~ /^huge statement: \d+, (?!campaign)/;	# which commits each
 	}
 	$_->[1] //= $time foreach $what =~ /^(?:futile )?huge / ? @huge : ();
 	if ($what =~ /^fault recreate election: (\w+)/)
