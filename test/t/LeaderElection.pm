@@ -266,6 +266,7 @@ sub stop_process
 # Stops a process of the server where $condition is true of its row in pg_stat_activity:
 # where it sleeps, say. If it were stopped somewhere else, it might have a lock of the
 # server's own (SyncRepLock of a walsender), for which everybody waits without limit.
+# So may this query: then it does not end in ten seconds, and the process is resumed first.
 # $pid_query finds its process id, which is returned.
 sub stop_where
 {
@@ -274,12 +275,17 @@ sub stop_where
 
 	wait_until(
 		sub {
+			my $looks = 1000;
+			my $answered;
+
 			$pid = $session->query($pid_query);
 			return 0 unless $pid && eval { stop_process($pid); 1 };
-			return 1
-			  if $session->query("SELECT $condition
-				FROM pg_catalog.pg_stat_activity WHERE pid = $pid") eq 't';
+			$session->query_async("SELECT $condition
+				FROM pg_catalog.pg_stat_activity WHERE pid = $pid");
+			sleep(0.01) until ($answered = $session->finished) || --$looks == 0;
+			return 1 if $answered && $session->result eq 't';
 			resume_process($pid);
+			$session->result unless $answered;
 			return 0;
 		},
 		"a process with $condition");
