@@ -75,7 +75,9 @@ decode(const char *text, int *length)
 	*length = Max(PQmblenBounded(text, encoding), 1);
 	if (encoding == PG_UTF8)
 	{
-		if (pg_utf8_islegal((const unsigned char *) text, *length))
+		/* A character may be cut off at the end of the text. */
+		if (*length == PQmblen(text, encoding) &&
+			pg_utf8_islegal((const unsigned char *) text, *length))
 			return utf8_to_unicode((const unsigned char *) text);
 		*length = 1;
 		return NO_CHARACTER;

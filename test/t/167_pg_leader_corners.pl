@@ -517,6 +517,15 @@ SKIP:
 	like((ask($node, qw(history -e controls)))[1], qr/\ta\\x1Bb\\x7Fc\t/, '... and controls are not written');
 	local $ENV{PGCLIENTENCODING} = 'SQL_ASCII';
 	like((ask($node, qw(history -e latin)))[1], qr/\tcaf\xC3\xA9\t/, 'SQL_ASCII is taken for UTF-8');
+
+	# Only such a database has names that end within a letter.
+	$sql->query("CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0");
+	my $ascii = session($node, name => 'ascii', dbname => 'ascii');
+	$ascii->query($_) foreach 'CREATE EXTENSION leader_election',
+	  "SELECT FROM leader_election.acquire(E'cut \\xE2\\x80', E'\\xF0\\x9F|\\xF0')";
+	my $status = (ask($node->connstr('ascii'), 'status'))[1];
+	like($status, qr/^cut \\xE2\\x80 +led +\\xF0\\x9F\|\\xF0 /m, 'a letter that is cut off is shown by its bytes') or diag($status);
+	$ascii->finish;
 }
 
 done_testing();
