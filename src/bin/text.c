@@ -64,6 +64,17 @@ text_set_encoding(int client_encoding)
 }
 
 /*
+ * Return whether a text begins with a character of UTF-8 that has so many
+ * bytes.  It has more if the end of the text cuts it off.
+ */
+static bool
+is_utf8(const char *text, int length)
+{
+	return length == PQmblen(text, encoding) &&
+		pg_utf8_islegal((const unsigned char *) text, length);
+}
+
+/*
  * Return the character that a text begins with, and its length in bytes.
  */
 static pg_wchar
@@ -75,9 +86,7 @@ decode(const char *text, int *length)
 	*length = Max(PQmblenBounded(text, encoding), 1);
 	if (encoding == PG_UTF8)
 	{
-		/* A character may be cut off at the end of the text. */
-		if (*length == PQmblen(text, encoding) &&
-			pg_utf8_islegal((const unsigned char *) text, *length))
+		if (is_utf8(text, *length))
 			return utf8_to_unicode((const unsigned char *) text);
 		*length = 1;
 		return NO_CHARACTER;
@@ -328,6 +337,9 @@ text_json(const char *text)
 		const char *found = strchr(escaped, *text);
 		int			length = Max(PQmblenBounded(text, encoding), 1);
 
+		/* A quote after the first byte of a character is no part of it. */
+		if (encoding == PG_UTF8 && !is_utf8(text, length))
+			length = 1;
 		if (found != NULL)
 			end += sprintf(end, "\\%c", letters[found - escaped]);
 		else if ((unsigned char) *text < ' ')

@@ -525,6 +525,12 @@ SKIP:
 	  "SELECT FROM leader_election.acquire(E'cut \\xE2\\x80', E'\\xF0\\x9F|\\xF0')";
 	my $status = (ask($node->connstr('ascii'), 'status'))[1];
 	like($status, qr/^cut \\xE2\\x80 +led +\\xF0\\x9F\|\\xF0 /m, 'a letter that is cut off is shown by its bytes') or diag($status);
+	$ascii->query(q(SELECT FROM leader_election.acquire('quoted', E'\\xE2"x')));
+	my $watch = start_client($node->connstr('ascii'), qw(watch --json -e quoted));
+	wait_for_output($watch, qr/"event" : "state".*\n/);
+	like(${ $watch->[1] }, qr/"leader" : "\\ufffd\\"x",/, '... and takes no quote for its second byte');
+	$watch->[0]->signal('TERM');
+	$watch->[0]->finish;
 	$ascii->finish;
 }
 
