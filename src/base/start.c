@@ -71,8 +71,8 @@ pause_and_look(void)
 /*
  * Start a worker, and wait until it has its lock, but not past give_up_at,
  * unless that is so soon that no worker could have its lock by then: the next
- * call would start another one.  The caller holds the starter's lock, so that no other session starts one,
- * too.  Returns the worker's state.
+ * call would start another one.  The caller holds the starter's lock, so that
+ * no other session starts one, too.  Returns the worker's state.
  */
 static BgwHandleStatus
 start(bool urgent, int64 give_up_at)
