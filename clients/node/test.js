@@ -318,12 +318,14 @@ test('an error that wait() has thrown, because a handler hangs, does not end the
     const fake = new FakeLeadership({ callTimeout: 20, log() {} })
     let end
     fake.on('elected', () => { throw new Error('handler') })
-    fake.on('lost', () => new Promise((resolve) => (end = resolve)))
-    fake.elect()
-    fake.wait(5).then(() => fake.wait()).catch((error) => {
-      console.log(error.message)
-      end()
-    })`])
+    fake.on('lost', () => {
+      fake.wait(5).then(() => fake.wait()).catch((error) => {
+        console.log(error.message)
+        end()
+      })
+      return new Promise((resolve) => (end = resolve))
+    })
+    fake.elect()`])
   assert.strictEqual(String(stdout), 'handler\n', String(stderr))
   assert.strictEqual(status, 0, String(stderr))
 })
