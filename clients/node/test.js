@@ -25,7 +25,7 @@ process.env.PGPASSFILE = os.devNull
 const noop = () => {}
 
 async function until(condition) {
-  const end = performance.now() + 5000
+  const end = performance.now() + 60000
   while (!condition()) {
     assert.ok(performance.now() < end, `in time: ${condition}`)
     await sleep(5)
@@ -218,7 +218,7 @@ test('a handler, or work, that fails with nothing is the end, too', { timeout: 2
     handled.on('elected', () => Promise.reject(nothing))
     handled.on('error', noop)
     await handled.elect()
-    await assert.rejects(handled.wait(5000), /without an error/)
+    await assert.rejects(handled.wait(60000), /without an error/)
     assert.match(handled.state, /^failed: XX000 /)
     const worked = new FakeLeadership({ log: noop })
     worked.on('error', noop)
@@ -582,7 +582,7 @@ test('the deadline is looked at each second: timers stand still while the machin
   await detached.wait()
   const uptime = os.uptime
   mock.method(os, 'uptime', () => uptime() + 600)
-  const lost = await Promise.race([once(detached, 'lost'), sleep(1500)])
+  const lost = await Promise.race([once(detached, 'lost'), sleep(20000, null, { ref: false })])
   mock.restoreAll()
   await detached.close()
   assert.deepStrictEqual(lost, ['expired'])
@@ -833,7 +833,7 @@ test('the end by an error, and an error listener that throws: wait() and run() r
     throw new Error('listener')
   })
   await assert.rejects(detached.run(noop), { code: '28P01' })
-  await assert.rejects(Promise.race([detached.wait(), sleep(500)]), { code: '28P01' })
+  await assert.rejects(Promise.race([detached.wait(), sleep(30000, null, { ref: false })]), { code: '28P01' })
   await detached.close()
 })
 
@@ -841,7 +841,7 @@ test('remaining_ms as an application may have int8 parsed', async () => {
   for (const remaining of [9000n, '9000', 9000]) {
     const pool = poolOf((call) => (call === 'acquire' ? [{ term: 3n, remaining_ms: remaining, yielding: false }] : []))
     const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
-    assert.strictEqual(await detached.wait(300), 3)
+    assert.strictEqual(await detached.wait(60000), 3)
     await detached.close()
   }
 })
@@ -885,7 +885,7 @@ test('what may pass is tried for ever, and state and log say what it is', async 
     const hint = ['3F000', '42883'].includes(code) ? ' (CREATE EXTENSION leader_election, or portable.sql?)' : ''
     assert.strictEqual(detached.state, `refused: ${code} answer ${code}${hint}`)
     fails = false
-    assert.strictEqual(await detached.wait(5000), 1)
+    assert.strictEqual(await detached.wait(60000), 1)
     assert.strictEqual(detached.state, 'leads')
     await detached.close()
     assert.strictEqual(detached.state, 'closed')
@@ -907,8 +907,8 @@ test('what lasts ends the client after refusalTimeout, if a primary says it with
     })
     const detached = new DetachedLeadership({ election: 'e', pool, refusalTimeout: 200, log: noop })
     const began = performance.now()
-    const outcome = await Promise.race([detached.wait().catch((error) => error.code), sleep(1200, 'goes on')])
-    assert.strictEqual(outcome, ends ? '22023' : 'goes on', name)
+    const outcome = await detached.wait(ends ? 60000 : 1200).catch((error) => error.code)
+    assert.strictEqual(outcome, ends ? '22023' : null, name)
     if (ends) assert.ok(performance.now() - began >= 200)
     assert.strictEqual(pool.released.includes(true), standby !== false, name) // a standby's connection is left
     await detached.close()
@@ -1083,7 +1083,7 @@ test('a session: one address that refuses does not matter, all that do are the e
   const options = { election: 'e', connect, callTimeout: 1000, refusalTimeout: 300, log: noop }
   const leadership = new Leadership(options)
   const events = follow(leadership)
-  assert.strictEqual(await leadership.wait(5000), 1)
+  assert.strictEqual(await leadership.wait(60000), 1)
   for (const socket of primary.sockets) socket.destroy()
   await once(leadership, 'elected')
   assert.deepStrictEqual(events, ['elected 1', 'lost connection lost', 'elected 1'])
@@ -1147,7 +1147,7 @@ test('a session: a password that is missing is a refusal', async () => {
   await once(server, 'listening')
   const connect = { host: '127.0.0.1', port: server.address().port, user: 'app' }
   const leadership = new Leadership({ election: 'e', connect, refusalTimeout: 200, callTimeout: 1000, log: noop })
-  await assert.rejects(leadership.wait(5000), { code: '28P01' })
+  await assert.rejects(leadership.wait(60000), { code: '28P01' })
   server.close()
 })
 
@@ -1155,10 +1155,10 @@ test('a session: a pooler is an error at once, and nothing was set; but pooler: 
   const pooler = await serverOf({ pid: 8, answer: electing, settings: { timeout: 2 } })
   const options = { election: 'e', connect: pooler.at, log: noop }
   const leadership = new Leadership(options)
-  await assert.rejects(leadership.wait(5000), { code: '0A000', message: /^this is a pooler: use Detached/ })
+  await assert.rejects(leadership.wait(60000), { code: '0A000', message: /^this is a pooler: use Detached/ })
   assert.deepStrictEqual(pooler.sent.filter((sql) => !/is_in_recovery/.test(sql)), ['goodbye'])
   const told = new Leadership({ ...options, pooler: 'session' })
-  assert.strictEqual(await told.wait(5000), 1)
+  assert.strictEqual(await told.wait(60000), 1)
   assert.strictEqual(told._slice, 1600) // below statement_timeout
   await told.close()
   assert.ok(!pooler.sent.some((sql) => /set_config/.test(sql)))
@@ -1172,7 +1172,7 @@ test('a session: a slice is below log_min_duration_statement, unless told so, or
     const said = []
     const server = await serverOf({ answer: electing, settings: { logged } })
     const leadership = new Leadership({ election: 'e', connect: server.at, slice, log: troublesIn(said) })
-    await leadership.wait(5000)
+    await leadership.wait(60000)
     assert.strictEqual(leadership._slice, expected)
     leadership.resign()
     await once(leadership, 'elected') // over another connection
@@ -1266,7 +1266,7 @@ async function withEnv(variables, code) {
 /** Leads somewhere, with these variables and options. */
 const leadsWith = (variables, options) => withEnv(variables, async () => {
   const leadership = new Leadership({ election: 'e', callTimeout: 1000, log: noop, ...options })
-  const term = await leadership.wait(5000)
+  const term = await leadership.wait(60000)
   await leadership.close()
   assert.strictEqual(term, 1)
 })
@@ -1316,7 +1316,7 @@ test('each address of a name is tried, and names are resolved anew', async () =>
   })
   const connect = { ...primary.at, host: 'gone,db' }
   const leadership = new Leadership({ election: 'e', connect, callTimeout: 1000, log: noop })
-  assert.strictEqual(await leadership.wait(5000), 1)
+  assert.strictEqual(await leadership.wait(60000), 1)
   now = ['127.0.0.1']
   for (const socket of primary.sockets) socket.destroy()
   await once(leadership, 'elected')
@@ -1355,7 +1355,7 @@ test('an address of a name has the password and the certificate of that name', a
   const primary = await serverOf({ answer: electing })
   mock.method(dns.promises, 'lookup', async () => [{ address: '127.0.0.1', family: 4 }])
   const leadership = new Leadership({ election: 'e', connect: { ...primary.at, host: 'db' }, log: noop })
-  await leadership.wait(5000)
+  await leadership.wait(60000)
   const { client } = leadership._session
   assert.strictEqual(client.connectionParameters.host, 'db') // where pgpass looks
   assert.strictEqual(client.host, '127.0.0.1')
@@ -1430,11 +1430,11 @@ for (const kind of ['Leadership', 'DetachedLeadership']) {
       await sleep(200) // the lease is not given back before
     }
     const one = worker(kind, order, 'one', forever(() => one))
-    const term = await one.wait(5000)
+    const term = await one.wait(60000)
     const two = worker(kind, order, 'two', forever(() => two), one.election)
     assert.strictEqual(await two.wait(300), null)
     await one.end()
-    assert.ok(await two.wait(5000) > term)
+    assert.ok(await two.wait(60000) > term)
     await until(() => order.includes('two begins'))
     await two.end()
     assert.deepStrictEqual(order, ['one begins', 'one lost: closed', 'one ends',
