@@ -53,7 +53,10 @@ sub measure
 		(SELECT sum(pg_total_relation_size(oid)) / 1024 FROM pg_class WHERE relkind = 'r'
 			AND relnamespace = 'leader_election'::regnamespace AND relname <> 'history')::bigint,
 		(SELECT count(*) FROM leader_election.election),
-		(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20)}, 20)
+		(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20),
+		(SELECT relname || ':' || pg_total_relation_size(oid) / 1024 FROM pg_class WHERE relkind = 'r'
+			AND relnamespace = 'leader_election'::regnamespace AND relname <> 'history'
+			ORDER BY pg_total_relation_size(oid) DESC LIMIT 1)}, 20)
 	  // return note_failure('nothing can be measured');
 	my ($pid, @taken) = split /\|/, $row;
 	my ($memory) = $pid ? slurp("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m : ();

@@ -157,7 +157,7 @@ sub good_logs
 		[ $CALM, 'calm' ],
 		[ $CALM + 0.1, 'led race 0.1' ],
 		[ $CALM + 0.2, 'led lone 0.2' ],
-		[ $CALM_OVER - 0.1, 'measured 500 3500 600 14 30' ],
+		[ $CALM_OVER - 0.1, 'measured 500 3500 600 14 30 lease:300' ],
 		[ $CALM_OVER, 'calm over' ],
 		[ $ENDING, 'ending' ],
 		[ $ENDING + 4, 'left 0|0|0' ],
@@ -240,6 +240,16 @@ sub add
 }
 
 my @LISTENERS = qw(candidate.listener.1 candidate.listener2.1);
+
+# An old snapshot was taken in the beginning, and the tables take up so many kB.
+sub hold_snapshot
+{
+	my ($kb) = @_;
+
+	unshift @{ $logs{events} }, us(10) . ' snapshot taken';
+	edit('events', qr/measured/, sub { s/ 600 / $kb / });
+	return;
+}
 
 # Changes fields of a term in history.
 sub set_history
@@ -509,9 +519,10 @@ my @CHANGES = (
 	[ 'vacancy', 'nobody leads for long in a calm', sub { edit('events', qr/led race/, sub { s/0\.1$/4.1/ }) } ],
 	[ 'quiet vacancy', 'nobody leads for long', sub { begin_at('race|2', 24) } ],
 	[ 'quiet vacancy', 'nobody leads for long in a race, for which no seat is kept', sub { fall_asleep('resigned') } ],
-	[ 'growth', 'locks', sub { edit('events', qr/measured/, sub { s/30$/101/ }) }, qr/101 locks/ ],
-	[ 'growth', 'tables', sub { edit('events', qr/measured/, sub { s/ 600 / 9000 / }) }, qr/9000 kB/ ],
-	[ 'growth', 'memory', sub { add('events', '%s measured 500 6000 600 14 30', 39) }, qr/6000 kB/ ],
+	[ 'growth', 'locks', sub { edit('events', qr/measured/, sub { s/30 lease/101 lease/ }) }, qr/101 locks/ ],
+	[ 'growth', 'tables', sub { edit('events', qr/measured/, sub { s/ 600 / 9000 / }) }, qr/9000 kB .* lease:300/ ],
+	[ 'growth', 'tables, where a snapshot was held', sub { hold_snapshot(26000) }, qr/26000 kB/ ],
+	[ 'growth', 'memory', sub { add('events', '%s measured 500 6000 600 14 30 lease:300', 39) }, qr/6000 kB/ ],
 	[ 'left over', 'a lock', sub { edit('events', qr/left/, sub { s/0\|0\|0/1|0|0/ }) } ],
 	[ 'crash', 'a process crashes',
 		sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [1] 00000 postmaster/: LOG:  server process (PID 100) was terminated by signal 11: Segmentation fault') } ],
@@ -568,6 +579,12 @@ recreate('lone', 26, 26.1);
 ($output) = check_logs('counted', %logs);
 unlike($output, qr/terms ended by/, 'terms before a drop need not count');
 
+# What is dead stays in the tables while an old snapshot is held.
+%logs = good_logs();
+hold_snapshot(24000);
+($output) = check_logs('held', %logs);
+like($output, qr/^Violations: 0$/m, 'tables grow while a snapshot is held') or diag $output;
+
 # Where pg_dump meets REINDEX CONCURRENTLY
 %logs = good_logs();
 add('server1.log', '2026-01-01 00:00:12.000 UTC [100] XX000 client backend/pg_dump: ERROR:  cache lookup failed for index 16409');
@@ -612,6 +629,24 @@ ok(!late_is_found('huge', [ '%s fault huge statement: 2000, acquire', 12.4 ], [ 
 	'... unless a huge statement commits it later') or diag $output;
 ok(late_is_found('hugeloop', [ '%s fault huge statement: 2000, campaign', 12.4 ], [ '%s huge 2000 campaign', 30.4 ]),
 	'... and not in a loop, which commits each') or diag $output;
+
+# A worker that was stopped tells first of the leases that have expired. A listener
+# that ends then does not hear the rest.
+sub rest_is_missed
+{
+	my ($name, $stopped, $ended) = @_;
+
+	%logs = good_logs();
+	remove(qr/"race","event":"(?:vacated|elected","term":2)/, @LISTENERS);
+	remove(qr/^[il] 1 (?:2[6-9]|[34]\d)\d{6}\b/, @LISTENERS) if $ended;
+	add('events', '%s fault stop worker: leader_election worker', 20.3) if $stopped;
+	($output, %kinds) = check_logs($name, %logs);
+	return $output =~ /^  race: elected 2 .* which heard of a change/m;
+}
+
+ok(!rest_is_missed('stopped', 1, 1), 'a worker was stopped, and a listener ends') or diag $output;
+ok(rest_is_missed('ended', 0, 1), '... or only the listener ends') or diag $output;
+ok(rest_is_missed('heard', 1, 0), '... or it goes on') or diag $output;
 
 # What makes a worker fail
 %logs = good_logs();

@@ -19,6 +19,7 @@ my $LATE_US = 4_000_000;	# how long a listener may be stopped, or cut off
 my $LONG_US = 3_000_000;	# how much later one election may be announced than another
 my $CROWD_US = 15_000_000;	# ... beside hundreds that change at a time, and come in turn
 my $CROWD = 50;				# changes of such elections
+my $TURN_US = 1_000_000;	# from what a worker tells first to the rest of it
 my $CALM_S = 5;				# in a calm all has been told that was before it
 my $STEP_US = 500_000;
 my $IN_ITS_WAY_US = 6_000_000;	# what is left of a lock on the tables
@@ -180,14 +181,16 @@ sub check_unannounced
 
 	foreach my $session (sort keys %listening)
 	{
-		my ($from, $to, $until, $heard) = @{ $listening{$session} }{qw(from to until heard)};
+		my ($from, $to, $until, $lived, $heard) = @{ $listening{$session} }{qw(from to until lived heard)};
 
 		next if !$until || in_failover($from, $to);
 
-		# The worker tells what has changed in turn, after a crash also what was long ago, and
-		# a listener may be cut off in between.
+		# The worker tells what has changed in turn, after a crash also what was long ago; after
+		# it was stopped, first that leases have expired.  A listener may be cut off in between.
 		my $late = many_changed($until - $CROWD_US, $until, \@changes)
-		  || many_changed($until - $CROWD_US, $until + $CROWD_US, $listening{$session}{many} // []) ? $CROWD_US : $LONG_US;
+		  || many_changed($until - $CROWD_US, $until + $CROWD_US, $listening{$session}{many} // [])
+		  || $lived - $to < $TURN_US && faults_between(qr/^stop worker/, $until - $LATE_US - $LONG_US, $until)
+		  ? $CROWD_US : $LONG_US;
 
 		foreach my $election (sort keys %$heard)
 		{
