@@ -359,11 +359,12 @@ sub lose_term
 # and not since.
 sub fall_asleep
 {
-	my ($reason, $to) = @_;
+	my ($reason, $to, $kind) = @_;
 
 	end_at('lone|5', 17, $reason);
 	begin_at('lone|6', $to // 22);
-	add('candidate.d9.1', 'a lone %s %s', 16.9, 16.92);
+	add('candidate.d9.1', 'a lone %s %s', 16.9, 16.92) unless $kind;
+	add('candidate.s9.1', 'j 1 lone %s %s 00000', 16.9, 16.92) if $kind;
 	return;
 }
 
@@ -519,6 +520,10 @@ my @CHANGES = (
 	[ 'vacancy', 'nobody leads for long in a calm', sub { edit('events', qr/led race/, sub { s/0\.1$/4.1/ }) } ],
 	[ 'quiet vacancy', 'nobody leads for long', sub { begin_at('race|2', 24) } ],
 	[ 'quiet vacancy', 'nobody leads for long in a race, for which no seat is kept', sub { fall_asleep('resigned') } ],
+	[ 'quiet vacancy', 'nobody leads for long where a session was named',
+		sub { fall_asleep('resigned', undef, 'session'); add('events', '%s named lone', 16.5) } ],
+	[ 'quiet vacancy', 'nobody leads for long in a race of the portable edition, and nobody was named',
+		sub { fall_asleep('resigned', undef, 'session'); add('events', '%s edition portable', 1) } ],
 	[ 'growth', 'locks', sub { edit('events', qr/measured/, sub { s/30 lease/101 lease/ }) }, qr/101 locks/ ],
 	[ 'growth', 'tables', sub { edit('events', qr/measured/, sub { s/ 600 / 9000 / }) }, qr/9000 kB .* lease:300/ ],
 	[ 'growth', 'tables, where a snapshot was held', sub { hold_snapshot(26000) }, qr/26000 kB/ ],
@@ -698,6 +703,8 @@ my @EXCUSES = (
 		sub { fall_asleep('resigned', 19.6); edit('events', qr/ start /, sub { s/1500$/3000/ }) } ],
 	[ 'quiet vacancy', 'a seat may be kept for whom it is handed over to', sub { fall_asleep('transferred') } ],
 	[ 'quiet vacancy', 'a seat may be kept for who was named', sub { fall_asleep('resigned'); add('events', '%s named lone', 16.5) } ],
+	[ 'quiet vacancy', 'in the portable edition a seat may be kept for a session that was named',
+		sub { fall_asleep('resigned', undef, 'session'); add('events', $_, 1, 16.5) foreach '%s edition portable', '%2$s named lone' } ],
 	[ 'calm election', 'a session may not lead where the whole server is hit', sub { lapse(20, 23); add('events', '%s fault full lock table: kept', 21) } ],
 	[ 'calm election', 'a calm election may be vacant where the whole server is hit',
 		sub { add('candidate.w3.1', 'o calm_q %s %s vacant 1 - -', 21.2, 21.21); add('events', '%s fault full lock table: kept', 21) } ],

@@ -20,6 +20,7 @@ our @EXPORT = qw(read_standing stood_throughout unmanned asleep is_logged);
 my %stood;		# {election}{candidate} = [from, to]; an election may be GROUP/*
 my %merged;		# the same, of the election and its group
 my %calls;		# {election}{candidate} = [sent, received]: of detached ones
+my %polls;		# the same, of the portable edition's sessions
 my %logged;		# {candidate}: its log is there
 
 sub add
@@ -90,6 +91,7 @@ sub read_standing
 			next unless $state eq '00000';
 			hear($candidate, $session, $serial, $sent);
 			$session->{since}{$election} //= $received;
+			push @{ $polls{$election}{$candidate} }, [ $sent, $received ] if $edition eq 'portable';
 		}
 		elsif ($kind =~ /^[xzy]$/)
 		{
@@ -185,7 +187,8 @@ sub unmanned
 
 # The times in which a detached candidate did not call: while it counts as one that stands;
 # or, where the seat may be reserved for it, while it counts as alive, and one lease.  Not of
-# the one that is excepted.
+# the one that is excepted.  In the portable edition a seat is reserved for a session, too,
+# that is alive and does not call.
 sub asleep
 {
 	my ($election, $except, $is_kept) = @_;
@@ -195,7 +198,10 @@ sub asleep
 
 	foreach my $name (names_of($election))
 	{
-		push @{ $all{$_} }, @{ $calls{$name}{$_} } foreach keys %{ $calls{$name} // {} };
+		foreach my $called (\%calls, $is_kept ? \%polls : ())
+		{
+			push @{ $all{$_} }, @{ $called->{$name}{$_} } foreach keys %{ $called->{$name} // {} };
+		}
 	}
 	foreach my $candidate (grep { $_ ne $except } sort keys %all)
 	{
