@@ -241,12 +241,12 @@ sub add
 
 my @LISTENERS = qw(candidate.listener.1 candidate.listener2.1);
 
-# An old snapshot was taken in the beginning, and the tables take up so many kB.
+# A snapshot was taken in the beginning of the round, and the tables take up so many kB.
 sub hold_snapshot
 {
 	my ($kb) = @_;
 
-	unshift @{ $logs{events} }, us(10) . ' snapshot taken';
+	insert('events', qr/ round$/, us($ROUND) . ' snapshot taken');
 	edit('events', qr/measured/, sub { s/ 600 / $kb / });
 	return;
 }
@@ -363,8 +363,14 @@ sub fall_asleep
 
 	end_at('lone|5', 17, $reason);
 	begin_at('lone|6', $to // 22);
-	add('candidate.d9.1', 'a lone %s %s', 16.9, 16.92) unless $kind;
-	add('candidate.s9.1', 'j 1 lone %s %s 00000', 16.9, 16.92) if $kind;
+	if (($kind // 'detached') eq 'detached')
+	{
+		add('candidate.d9.1', 'a lone %s %s', 16.9, 16.92);
+	}
+	else
+	{
+		add('candidate.s9.1', 'j 1 lone %s %s 00000', 16.9, 16.92);
+	}
 	return;
 }
 

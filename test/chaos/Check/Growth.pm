@@ -21,9 +21,9 @@ my $MEMORY_EACH_KB = 6;
 my $TABLES_KB = 8192;	# in all, with what is dead in them, ...
 my $TABLES_EACH_KB = 16;	# ... and for each election
 
-# While an old snapshot is held, nothing dead is removed, and files do not get shorter
-# later: 300 elections that are renewed each 0.5 s took 8.5 MB in 30 s. A snapshot ends
-# with its primary, after 85 s at most.
+# Instead of $TABLES_KB, once an old snapshot was held: nothing dead is removed then, and
+# files do not get shorter later. 300 elections that were renewed each 0.5 s took 8.5 MB in
+# 30 s. A snapshot ends with its primary, which was after 85 s in a run of 15 minutes.
 my $HELD_KB = 24576;
 my $LOCKS = 100;		# nobody leads hundreds of elections in a calm, ...
 my $LOCKS_EACH = 4;		# ... but where there is no worker that ends their terms
