@@ -17,7 +17,7 @@ use Failover;
 use List::Util qw(sum);
 use Pressure;
 use StandbyFaults;
-use Time::HiRes qw(sleep);
+use Time::HiRes qw(sleep time);
 use Wide;
 
 our @EXPORT = qw(
@@ -284,6 +284,10 @@ sub set_clock
 
 	return if slurp("$dir/clock") == $offset;
 	spit("$dir/clock", sprintf("%+d\n", $offset));
+	my $before = time;
+	my $seen = sql(primary(), 'SELECT extract(epoch FROM clock_timestamp())');
+	note_failure("the clock is not $offset s ahead: $seen, from $before to " . time)
+	  if defined $seen && ($seen < $before + $offset - 0.01 || $seen > time + $offset + 0.01);
 	return "$offset s";
 }
 

@@ -28,7 +28,7 @@ compile_candidate() {
 compile_others() {
 	compile_one "$1/watcher" test/chaos/watcher.c test/chaos/log.c test/chaos/timeouts.c
 	compile_one "$1/proxy" test/chaos/proxy.c
-	as_user cc -O2 -Wall -Wextra -shared -fPIC -o "$1/clock.so" test/chaos/clock.c
+	as_user cc -O2 -Wall -Wextra -shared -fPIC -o "$1/clock.so" test/t/clock.c
 }
 
 compile_languages() {

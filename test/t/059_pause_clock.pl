@@ -1,51 +1,26 @@
 # The wall clock is set while elections are paused for a while: no pause ends early,
-# or late.  libfaketime sets the server's clock, and leaves the monotonic ones alone.
+# or late.
 
 use strict;
 use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use FakeClock;
 use LeaderElection;
 use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($library) = grep { -e } map { glob "$_/faketime/libfaketime.so.1" }
-  qw(/usr/lib/* /usr/lib /usr/lib64 /usr/local/lib);
-
-plan skip_all => 'libfaketime is not installed' unless $library;
-
 # In microseconds
 my $PAUSE = 3_000_000;
 my $LATE = 20_000_000;
-
-my $file = PostgreSQL::Test::Utils::tempdir . '/clock';
-
-# Sets the server's clock to that many seconds from the true time.
-sub set_clock
-{
-	my ($offset) = @_;
-
-	append_to_file("$file.new", sprintf("%+d\n", $offset));
-	rename("$file.new", $file) or die "cannot rename: $!";
-	return;
-}
 
 my $node = new_server(
 	start => 0,
 	config => "leader_election.lease_duration = '2s'\nclient_min_messages = warning\n");
 set_clock(0);
-{
-	local $ENV{LD_PRELOAD} = $library;
-	local $ENV{FAKETIME_TIMESTAMP_FILE} = $file;
-	local $ENV{FAKETIME_NO_CACHE} = 1;
-	local $ENV{FAKETIME_DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{NO_FAKE_STAT} = 1;
-
-	$node->start;
-}
+start_with_fake_clock($node);
 $node->safe_psql('postgres', 'CREATE EXTENSION leader_election');
 
 my $control = session($node, name => 'control');

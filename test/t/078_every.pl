@@ -2,14 +2,13 @@
 # until it has succeeded; not while another host runs it, and not any more after
 # that was recorded.  Whatever is killed, restarted, or promoted, and whatever the
 # clocks of the hosts say: the server's clock decides.
-#
-# libfaketime sets the clocks, and leaves the monotonic ones alone.
 
 use strict;
 use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use FakeClock;
 use LeaderElection;
 use MachineTime;
 use PgLeader;
@@ -18,13 +17,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock_gettime time CLOCK_MONOTONIC);
 
-my ($library) = grep { -e } map { glob "$_/faketime/libfaketime.so.1" }
-  qw(/usr/lib/* /usr/lib /usr/lib64 /usr/local/lib);
-
-plan skip_all => 'libfaketime is not installed' unless $library;
-
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $clock = "$dir/clock";
 my $HOUR = 3600;
 my $LEASE = 3 * slowness();
 
@@ -64,15 +57,6 @@ exit plan();
 END
 append_to_file("$dir/job.pl", $JOB);
 
-sub set_clock
-{
-	my ($offset) = @_;
-
-	append_to_file("$clock.new", sprintf("%+d\n", $offset));
-	rename("$clock.new", $clock) or die "cannot rename: $!";
-	return;
-}
-
 sub plan_for
 {
 	my ($election, @lines) = @_;
@@ -87,9 +71,9 @@ sub host
 {
 	my ($node, $election, $name, $wrong, @options) = @_;
 
-	local @PgLeader::ON_HOST = (
-		'env', "LD_PRELOAD=$library", sprintf('FAKETIME=%+d', $wrong),
-		'FAKETIME_DONT_FAKE_MONOTONIC=1', 'DONT_FAKE_MONOTONIC=1', 'NO_FAKE_STAT=1');
+	set_clock($wrong, "host$wrong");
+	my %env = fake_clock("host$wrong");
+	local @PgLeader::ON_HOST = ('env', map { "$_=$env{$_}" } sort keys %env);
 
 	return pg_leader($node, '-e', $election, '-n', $name, '-v', @options, '--', $^X,
 		"$dir/job.pl", "$dir/$election");
@@ -127,24 +111,11 @@ log_line_prefix = '%m [%p] %a '
 );
 my $node = new_server(start => 0, streaming => 1, config => $config);
 
-sub start_server
-{
-	local $ENV{LD_PRELOAD} = $library;
-	local $ENV{FAKETIME_TIMESTAMP_FILE} = $clock;
-	local $ENV{FAKETIME_NO_CACHE} = 1;
-	local $ENV{FAKETIME_DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{NO_FAKE_STAT} = 1;
-
-	$node->start;
-	return;
-}
-
 # The clock of the server: the middle of an hour, and of a day
 my $true = time;
 my $noon = $HOUR * 12 + $HOUR / 2 - $true % ($HOUR * 24);
 set_clock($noon);
-start_server();
+start_with_fake_clock($node);
 $node->safe_psql('postgres', 'CREATE EXTENSION leader_election');
 my $sql = session($node, name => 'observer');
 
@@ -379,7 +350,7 @@ foreach my $first (qw(records stands))
 	stop_process($waits);
 	$later = time + $LEASE + 1;
 	wait_until(sub { time > $later }, 'the end of the lease');
-	start_server();
+	start_with_fake_clock($node);
 	$sql = session($node, name => 'observer');
 	wait_for_done($e, $hour);
 	resume_process($waits);
@@ -425,7 +396,7 @@ foreach my $first (qw(records stands))
 		elsif ($turn % 20 == 10)
 		{
 			$node->stop('immediate');
-			start_server();
+			start_with_fake_clock($node);
 			$sql = session($node, name => 'observer');
 		}
 		wait_until(
@@ -458,16 +429,7 @@ foreach my $first (qw(records stands))
 	$sql->query("SELECT leader_election.create_election('done')");
 	$node->backup('backup');
 	$standby->init_from_backup($node, 'backup', has_streaming => 1);
-	{
-		local $ENV{LD_PRELOAD} = $library;
-		local $ENV{FAKETIME_TIMESTAMP_FILE} = $clock;
-		local $ENV{FAKETIME_NO_CACHE} = 1;
-		local $ENV{FAKETIME_DONT_FAKE_MONOTONIC} = 1;
-		local $ENV{DONT_FAKE_MONOTONIC} = 1;
-		local $ENV{NO_FAKE_STAT} = 1;
-
-		$standby->start;
-	}
+	start_with_fake_clock($standby);
 	$connstr = sprintf('host=%s,%s port=%s,%s dbname=postgres', $node->host, $standby->host,
 		$node->port, $standby->port);
 	plan_for($_, 'wait') foreach qw(goes_on ends);

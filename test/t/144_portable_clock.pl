@@ -21,8 +21,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
-plan skip_all => 'libfaketime is not installed' unless fake_clock_found();
-
 my $HOUR = 3600;
 my $LEASE = int(10_000 * slowness());	# in ms, where it has to run out
 my $LONG = 600_000;						# in ms, where it must not: a leap of an hour is more

@@ -1,9 +1,8 @@
-# Servers whose wall clock a test sets: libfaketime does that, and leaves the monotonic
-# ones alone.
+# Wall clocks that a test sets, of servers and of other programs: clock.c, which they
+# preload, does that, and leaves the monotonic ones alone.
 #
-#	plan skip_all => 'libfaketime is not installed' unless fake_clock_found();
-#	start_with_fake_clock($node);
 #	set_clock(3600);
+#	start_with_fake_clock($node);
 #
 # (In the server, nothing may be in pg_sleep() when the clock is set back: that goes by
 # the wall clock.)
@@ -14,25 +13,40 @@ use strict;
 use warnings;
 
 use Exporter qw(import);
+use PgLeader;
 use PostgreSQL::Test::Utils;
 
-our @EXPORT = qw(fake_clock_found set_clock start_with_fake_clock);
+our @EXPORT = qw(fake_clock set_clock start_with_fake_clock);
 
-my ($library) = grep { -e } map { glob "$_/faketime/libfaketime.so.1" }
-  qw(/usr/lib/* /usr/lib /usr/lib64 /usr/local/lib);
-my $file;		# that says how far it is from the true time
+my ($dir, $library);
 
-sub fake_clock_found { return defined $library; }
+# That says how far a clock is from the true time
+sub file
+{
+	my ($name) = @_;
 
-# Sets the servers' clock to that many seconds from the true time.
+	$dir //= PostgreSQL::Test::Utils::tempdir();
+	return "$dir/$name";
+}
+
+# Sets a clock, by default that of the servers, to that many seconds from the true time.
 sub set_clock
 {
-	my ($offset) = @_;
+	my ($offset, $name) = @_;
+	my $file = file($name // 'servers');
 
-	$file //= PostgreSQL::Test::Utils::tempdir . '/clock';
 	append_to_file("$file.new", sprintf("%+d\n", $offset));
 	rename("$file.new", $file) or die "cannot rename: $!";
 	return;
+}
+
+# The environment of a program that goes by this clock: names and values
+sub fake_clock
+{
+	my ($name) = @_;
+
+	$library //= preload('clock');
+	return (LD_PRELOAD => $library, CLOCK_FILE => file($name));
 }
 
 # set_clock() comes first.
@@ -40,13 +54,7 @@ sub start_with_fake_clock
 {
 	my ($node) = @_;
 
-	local $ENV{LD_PRELOAD} = $library;
-	local $ENV{FAKETIME_TIMESTAMP_FILE} = $file;
-	local $ENV{FAKETIME_NO_CACHE} = 1;
-	local $ENV{FAKETIME_DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{NO_FAKE_STAT} = 1;
-
+	local %ENV = (%ENV, fake_clock('servers'));
 	$node->start;
 	return;
 }

@@ -1,34 +1,41 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *		The wall clocks of the chaos run's servers: a library that they preload.
+ *		The wall clocks of servers, and of pg_leader, in tests and in the chaos
+ *		run: a library that they preload.
  *
  * The file that CLOCK_FILE names holds for how many seconds the wall clock is
  * ahead of the true time ("+2") or behind it ("-3").  It is read at every look
  * at the clock.  The monotonic clocks are left alone.
  *
  * Handlers of signals look at the clock, too: that of PostgreSQL's timers does.
- * So nothing here allocates memory or takes a lock.  libfaketime, which the
- * tests use, reads its file with fopen(): a timer in the midst of a malloc()
- * then damages the heap of the server.
+ * So nothing here allocates memory or takes a lock.  libfaketime reads its file
+ * with fopen(): a timer in the midst of a malloc() then damages the heap of the
+ * server.
  *
  *-------------------------------------------------------------------------
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-static const char *path;
+static char path[PATH_MAX];
 
 __attribute__((constructor)) static void
 init(void)
 {
-	path = getenv("CLOCK_FILE");
+	const char *file = getenv("CLOCK_FILE");
+
+	/* A copy: PostgreSQL writes the titles of its processes over the environment. */
+	if (file != NULL)
+		snprintf(path, sizeof(path), "%s", file);
 }
 
 /*
@@ -38,7 +45,7 @@ static time_t
 offset(void)
 {
 	int			save_errno = errno;
-	int			fd = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+	int			fd = open(path, O_RDONLY | O_CLOEXEC);
 	char		text[16];
 	ssize_t		length = 0;
 	time_t		seconds = 0;
