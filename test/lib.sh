@@ -8,7 +8,7 @@
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
 #	                     TOOL: apscheduler, asyncpg, cargo, celery, debhelper,
-#	                     django, etcd-server, faketime, fastapi, gnuplot-nox,
+#	                     django, etcd-server, fastapi, gnuplot-nox,
 #	                     golang-github-lib-pq-dev, golang-go, iproute2,
 #	                     ipc-run, jdbc, jdk, librust-tokio-postgres-dev, man, maven, microhttpd,
 #	                     node-cron, nodejs, pdftotext, pg (of node), pg_buildext,
@@ -322,10 +322,6 @@ missing_tools() {
 				;;
 			etcd-server)
 				command -v etcd >/dev/null || echo etcd-server
-				;;
-			faketime)
-				compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
-					echo libfaketime
 				;;
 			gnuplot-nox)
 				command -v gnuplot >/dev/null || echo gnuplot-nox
