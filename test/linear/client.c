@@ -268,6 +268,7 @@ acquire(Seat *seat)
 	char		request[40];
 	char		run[60] = "";
 	char		run_argument[100] = "";
+	int			attempts = chance(500) ? 1 : 2;
 	PGresult   *result = NULL;
 	Outcome		outcome = UNKNOWN;
 
@@ -276,12 +277,15 @@ acquire(Seat *seat)
 		snprintf(run, sizeof(run), "%012lld",
 				 (long long) (now_us() / 1000 / RUN_MS - chance(100)));
 		snprintf(run_argument, sizeof(run_argument),
-				 ", run => '%s', attempts => 2", run);
+				 ", run => '%s', attempts => %d", run, attempts);
 	}
 	snprintf(request, sizeof(request), "%08lx-0000-4000-8000-%04lx%08lx",
 			 random(), random() % 65536, random());
-	note_call(seat, "acquire", *run ? "\"run\": \"%s\", \"attempts\": 2" :
-			  "\"run\": null%s", run);
+	if (*run)
+		note_call(seat, "acquire", "\"run\": \"%s\", \"attempts\": %d", run,
+				  attempts);
+	else
+		note_call(seat, "acquire", "\"run\": null");
 	for (int i = 0; i < ASKED_AGAIN && outcome == UNKNOWN; i++)
 	{
 		if (!connected())
