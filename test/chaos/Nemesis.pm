@@ -506,6 +506,10 @@ sub recreate_election
 		{
 			sleep 0.1;
 		}
+
+		# A call whose client has given up on it would drop the new one.
+		sql($p, "SELECT count(pg_terminate_backend(pid, 1000)) FROM pg_stat_activity
+			WHERE query = 'SELECT leader_election.drop_election(''$election'')'", 10);
 		for (1 .. 30)
 		{
 			foreach my $function (qw(create_election alter_election))
