@@ -172,7 +172,7 @@ $leader{late}->query_async(
 		END LOOP;
 		led_before := leader_election.is_leader('late');
 		SELECT r.term INTO term FROM leader_election.renew('late') r;
-		WHILE leader_election._monotonic_clock() < $deadline{late} + 100000 LOOP
+		WHILE leader_election._monotonic_clock() - $deadline{late} < 100000 LOOP
 			PERFORM pg_sleep(0.001);
 		END LOOP;
 		RAISE WARNING 'before %, renewed %, uncommitted %', led_before, term,

@@ -271,6 +271,46 @@ max_parallel_workers = 0
 	$spare->stop;
 }
 
+# -- There is one slot. The database for which there was none is the next to have it, and
+# not the one that has just lost it.
+
+{
+	my $single = new_server(
+		name => 'single',
+		preload => 1,
+		config => q(
+client_min_messages = error
+leader_election.lease_duration = '1h'
+max_worker_processes = 2
+max_logical_replication_workers = 0
+max_parallel_workers = 0
+));
+	my (%leader, $terminated);
+
+	$single->safe_psql('postgres', 'CREATE DATABASE last');
+	$single->safe_psql('last', 'CREATE EXTENSION leader_election');
+	foreach my $dbname (qw(postgres last))
+	{
+		$leader{$dbname} = session($single, name => $dbname, dbname => $dbname);
+		$leader{$dbname}->query("SELECT leader_election.join('e', 'leader')");
+		wait_for_worker('postgres', 0, $single) if $dbname eq 'postgres';
+	}
+
+	# The launcher looks at all databases, and has no slot for the last one.
+	$terminated = $leader{postgres}->query("SELECT pid FROM $WORKERS");
+	$leader{postgres}->query("SELECT pg_terminate_backend($terminated)");
+	wait_for_worker('postgres', $terminated, $single);
+	wait_until(sub { slurp_file($single->logfile) =~ /leader_election: no free background worker slot/ },
+		'the launcher to find no slot');
+
+	$terminated = $leader{postgres}->query("SELECT pid FROM $WORKERS");
+	$leader{postgres}->query("SELECT pg_terminate_backend($terminated)");
+	wait_for_worker('last', 0, $single);
+	pass('the slot is for the database that waits for it');
+	$_->finish foreach values %leader;
+	$single->stop;
+}
+
 # -- There is no slot for a worker. The launcher says so, and goes by the settings
 # that it is told of.
 

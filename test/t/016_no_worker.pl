@@ -71,7 +71,7 @@ max_parallel_workers = 5
 			$others++
 			  if $two->query("SELECT leader_election.join('looped', 'two')") ne '';
 			return $lost || $others || $observer->query(
-				"SELECT deadline_mono > $start + 4 * $LEASE FROM leader_election.lease WHERE election = 'looped'"
+				"SELECT deadline_mono - $start > 4 * $LEASE FROM leader_election.lease WHERE election = 'looped'"
 			) eq 't';
 		},
 		'four leases');

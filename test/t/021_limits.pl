@@ -203,7 +203,7 @@ is( $two->query(q{SELECT count(leader_election.join('beat ' || i, 'two')) FROM g
 	'another follows in all of them');
 my ($xids, $since) = split /\|/, $observer->query($beats);
 wait_for($node,
-	"SELECT min(deadline_mono) > $since + 4000000 FROM leader_election.lease WHERE election LIKE 'beat %'");
+	"SELECT min(deadline_mono) - $since > 4000000 FROM leader_election.lease WHERE election LIKE 'beat %'");
 my ($more_xids, $until) = split /\|/, $observer->query($beats);
 cmp_ok(
 	$more_xids - $xids,
@@ -233,7 +233,7 @@ $_->query('SELECT leader_election.leave_all()') for $one, $two;
 	like($@, qr/too many clients|remaining connection slots/, 'there is no connection left');
 	is( $one->query(
 			qq{DO \$\$ BEGIN
-				WHILE leader_election._monotonic_clock() < $deadline + 1000000 LOOP END LOOP;
+				WHILE leader_election._monotonic_clock() - $deadline < 1000000 LOOP END LOOP;
 			END \$\$;
 			SELECT leader_election.term('short')}),
 		$term,

@@ -104,7 +104,7 @@ client_min_messages = warning
 	}
 	my ($deadline) = $observer->query(
 		"SELECT deadline_mono FROM leader_election.lease WHERE election = 'renewed'");
-	wait_for($primary, "SELECT deadline_mono > $deadline + $LEASES * 1000000
+	wait_for($primary, "SELECT deadline_mono - $deadline > $LEASES * 1000000
 		FROM leader_election.lease WHERE election = 'renewed'");
 	is($heir->query("SELECT leader_election.term('renewed')"),
 		1, "stuck: renewed, for $LEASES leases");
