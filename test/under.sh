@@ -53,6 +53,8 @@ show_reports_none() {
 
 # What a server that was built with -DUSE_VALGRIND tells it of palloc() makes it
 # find much more.
+# Each process translates its code anew, which takes most of the time: with the last
+# two options it takes a fifth less.
 build_under_valgrind() {
 	local valgrind
 
@@ -60,6 +62,7 @@ build_under_valgrind() {
 	build COPT="$WARNINGS -O1 -g"
 	valgrind="valgrind --quiet --num-callers=50 --fullpath-after=$WORK/src/"
 	valgrind+=" --suppressions=$TOP/test/valgrind.exceptions"
+	valgrind+=" --vgdb=no --vex-guest-chase=no"
 	replace_postgres "$valgrind" --leak-check=no --log-file="$UNDER/postgres.%p"
 	replace_program pg_leader <<-END
 		#!/bin/sh
