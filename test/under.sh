@@ -52,9 +52,8 @@ show_reports_none() {
 # --- valgrind
 
 # What a server that was built with -DUSE_VALGRIND tells it of palloc() makes it
-# find much more.
-# Each process translates its code anew, which takes most of the time: with the last
-# two options it takes a fifth less.
+# find much more.  Each process translates its code anew, which takes most of the
+# time: with the last two options it takes a fifth less.
 build_under_valgrind() {
 	local valgrind
 
@@ -70,6 +69,7 @@ build_under_valgrind() {
 			--log-file=$UNDER/pg_leader.%p $UNDER/pg_leader "\$@"
 	END
 	be_patient
+	export LE_TEST_SLOWNESS=5
 }
 
 # Of the server's, those that happened somewhere below our code.
