@@ -10,9 +10,10 @@ use warnings;
 use Cluster;
 use Exporter qw(import);
 use FindBin;
+use Nemesis;
 use Time::HiRes qw(clock_gettime CLOCK_BOOTTIME CLOCK_MONOTONIC);
 
-our @EXPORT = qw(@LANGUAGES start_language);
+our @EXPORT = qw(@LANGUAGES note_members start_language);
 
 our @LANGUAGES = qw(python asyncpg node java go);
 
@@ -29,6 +30,18 @@ sub command_of
 		java => [ qw(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx48m -cp), "$dir/java:/usr/share/java/postgresql.jar", 'Many' ],
 		go => ["$dir/many"],
 	}->{$language};
+}
+
+# The checker has to know that a candidate is of such a process.
+sub note_members
+{
+	foreach my $name (grep { $candidates{$_}{members} } sort keys %candidates)
+	{
+		my $n = 0;
+
+		event('member', $name . ++$n, $_->[0]) foreach @{ $candidates{$name}{members} };
+	}
+	return;
 }
 
 # Its members are pairs of a kind, session or detached, and an election; the candidates are

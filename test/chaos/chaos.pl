@@ -396,12 +396,7 @@ my $end;
 my $round = 0;
 
 event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
-foreach my $name (grep { $candidates{$_}{members} } sort keys %candidates)
-{
-	my $n = 0;
-
-	event('member', $name . ++$n, $_->[0]) foreach @{ $candidates{$name}{members} };
-}
+note_members();
 event('edition', $edition);
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
 event('epoch', int(time() * 1_000_000) - now());
