@@ -14,14 +14,12 @@ use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
 my $folder = PostgreSQL::Test::Utils::tempdir();
-my $compiler = (split ' ', `$pg_config --cc`)[0];
 my $switch = "$folder/none-left";
 
 plan skip_all => 'the boot has no name here'
   unless -e '/proc/sys/kernel/random/boot_id';
-system_or_bail($compiler, '-shared', '-fPIC', '-o', "$folder/no_boot_id.so",
+compile('-shared', '-fPIC', '-o', "$folder/no_boot_id.so",
 	"$FindBin::RealBin/no_boot_id.c", '-ldl');
 
 my $BOOT = '/proc/sys/kernel/random/boot_id';

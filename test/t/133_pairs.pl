@@ -34,10 +34,9 @@ my $nodes = 0;
 # -- The second implementation
 
 my $ask = PostgreSQL::Test::Utils::tempdir() . '/ask';
-my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
 my $rules = "$FindBin::RealBin/../rules";
 
-system_or_bail((split ' ', `$pg_config --cc`)[0], '-O1', '-Wall', '-Werror', '-o', $ask,
+compile('-O1', '-Wall', '-Werror', '-o', $ask,
 	"$rules/ask.c", "$rules/reference.c");
 
 # What it answers to cases: a hash for each

@@ -185,10 +185,9 @@ foreach (@CASES)
 my $node = new_server(config => 'restart_after_crash = on');
 my $client = "$dir/client";
 my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
-my $compiler = (split ' ', `$pg_config --cc`)[0];
 chomp(my $include = `$pg_config --includedir`);
 chomp(my $libdir = `$pg_config --libdir`);
-system_or_bail($compiler, '-O2', "-I$include", '-o', $client, "$LINEAR/client.c", "$LINEAR/../chaos/log.c",
+compile('-O2', "-I$include", '-o', $client, "$LINEAR/client.c", "$LINEAR/../chaos/log.c",
 	"-L$libdir", "-Wl,-rpath,$libdir", '-lpq');
 
 $node->safe_psql('postgres', "CREATE SCHEMA linear; CREATE TABLE linear.register (name text PRIMARY KEY, value text);

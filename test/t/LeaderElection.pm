@@ -35,7 +35,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(compile_library new_server query_unless_busy resume_process
+our @EXPORT = qw(compile compile_library new_server query_unless_busy resume_process
   session stop_process stop_where wait_for wait_gone wait_stopped wait_told wait_until);
 
 # A wait looks again after a twentieth of what it has waited for so far, within
@@ -57,6 +57,17 @@ END
 	kill('CONT', keys %stopped);
 }
 
+# Compile with PostgreSQL's compiler, which may be a command of several words, like
+# "ccache gcc".
+sub compile
+{
+	my (@arguments) = @_;
+	my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
+
+	system_or_bail(split(' ', `$pg_config --cc`), @arguments);
+	return;
+}
+
 # Compile NAME.c, which is beside this file: a line for postgresql.conf, with
 # which servers find the library NAME.
 sub compile_library
@@ -64,10 +75,9 @@ sub compile_library
 	my ($name) = @_;
 	my $folder = PostgreSQL::Test::Utils::tempdir();
 	my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
-	my $compiler = (split ' ', `$pg_config --cc`)[0];
 	chomp(my $include = `$pg_config --includedir-server`);
 
-	system_or_bail($compiler, '-shared', '-fPIC', "-I$include", '-o',
+	compile('-shared', '-fPIC', "-I$include", '-o',
 		"$folder/$name.so", dirname(abs_path(__FILE__)) . "/$name.c");
 	return "dynamic_library_path = '\$libdir:$folder'\n";
 }

@@ -153,10 +153,8 @@ sub preload
 {
 	my ($name) = @_;
 	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
-	my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
-	my $compiler = (split ' ', `$pg_config --cc`)[0];
 
-	system_or_bail($compiler, '-shared', '-fPIC', '-o', $library, dirname(abs_path(__FILE__)) . "/$name.c", '-ldl');
+	compile('-shared', '-fPIC', '-o', $library, dirname(abs_path(__FILE__)) . "/$name.c", '-ldl');
 	return join(' ', $library, $ENV{LD_PRELOAD} // ());
 }
 
