@@ -52,8 +52,8 @@ show_reports_none() {
 # --- valgrind
 
 # What a server that was built with -DUSE_VALGRIND tells it of palloc() makes it
-# find much more.  Each process translates its code anew, which takes most of the
-# time: with the last two options it takes a fifth less.
+# find much more.  With the last two options a session takes a fifth less time.
+# The leases that tests scale are long: only the server is slow.
 build_under_valgrind() {
 	local valgrind
 

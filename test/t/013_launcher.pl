@@ -285,7 +285,7 @@ max_worker_processes = 2
 max_logical_replication_workers = 0
 max_parallel_workers = 0
 ));
-	my (%leader, $terminated);
+	my (%leader, $terminated, $written);
 
 	$single->safe_psql('postgres', 'CREATE DATABASE last');
 	$single->safe_psql('last', 'CREATE EXTENSION leader_election');
@@ -298,9 +298,10 @@ max_parallel_workers = 0
 
 	# The launcher looks at all databases, and has no slot for the last one.
 	$terminated = $leader{postgres}->query("SELECT pid FROM $WORKERS");
+	$written = -s $single->logfile;
 	$leader{postgres}->query("SELECT pg_terminate_backend($terminated)");
 	wait_for_worker('postgres', $terminated, $single);
-	wait_until(sub { slurp_file($single->logfile) =~ /leader_election: no free background worker slot/ },
+	wait_until(sub { slurp_file($single->logfile, $written) =~ /leader_election: no free background worker slot/ },
 		'the launcher to find no slot');
 
 	$terminated = $leader{postgres}->query("SELECT pid FROM $WORKERS");

@@ -69,7 +69,7 @@ sub held_up
 }
 
 # How slow the machine is now, by what it takes to start a program: 1 if it is
-# idle, 5 at most. LE_TEST_SLOWNESS says it where the server alone is slow.
+# idle, 5 at most. At least LE_TEST_SLOWNESS: the server may be slow, and nothing else.
 sub slowness
 {
 	my $start = clock_gettime(CLOCK_MONOTONIC);

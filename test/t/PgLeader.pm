@@ -18,7 +18,6 @@ use Carp;
 use Cwd qw(abs_path);
 use Exporter qw(import);
 use File::Basename qw(dirname);
-use File::Temp qw(tempdir);
 use IO::Select;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
@@ -73,11 +72,15 @@ exit 0 if $is{short};
 sleep 0.1 while getppid > 1;
 END
 
-# PostgreSQL::Test::Utils has no folder for it yet, and would make one among the sources,
-# where 089_release sees it come and go.
-my $worker_file = tempdir(CLEANUP => 1) . '/worker.pl';
+my $worker_file;
 
-PostgreSQL::Test::Utils::append_to_file($worker_file, $WORKER);
+# Not before PostgreSQL::Test::Utils, in its INIT, has a folder for temporary ones: it would
+# make this one among the sources, where 089_release sees it come and go.
+INIT
+{
+	$worker_file = PostgreSQL::Test::Utils::tempdir() . '/worker.pl';
+	PostgreSQL::Test::Utils::append_to_file($worker_file, $WORKER);
+}
 
 my %processes;
 my @started;
