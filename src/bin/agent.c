@@ -119,10 +119,7 @@ agent_end(Agent *a)
 {
 	checker_end(&a->checker);
 	environment_free(a->checker.environment);
-	connection_close(&a->connection);
-	pg_free(a->connection.error);
-	pg_free(a->connection.schema_owner);
-	pg_free(a->connection.portable_owner);
+	connection_free(&a->connection);
 	pg_free(a->channel);
 	pg_free(a->prefix);
 	pg_free(a->seat);

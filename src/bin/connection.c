@@ -92,6 +92,19 @@ connection_close(Connection *c)
 }
 
 /*
+ * Close the connection, and forget all that it knows: it will not connect again.
+ */
+void
+connection_free(Connection *c)
+{
+	connection_close(c);
+	targets_free(&c->targets);
+	pg_free(c->schema_owner);
+	pg_free(c->portable_owner);
+	pg_free(c->error);
+}
+
+/*
  * Close the connection, and remember why.  The server may have written part of
  * the message, so it is made printable; and that part may be empty.  It may be
  * libpq's, which PQfinish() frees: copy it first.

@@ -170,6 +170,7 @@ extern void params_set(Params *p, const Target *t);
 extern void params_free(Params *p);
 
 /* targets.c */
+extern void targets_free(Targets *ts);
 extern void targets_begin(Targets *ts, const Params *p);
 extern const Target *targets_next(Targets *ts);
 extern bool targets_over(const Targets *ts);
@@ -183,6 +184,7 @@ extern char *login_message(const char *message);
 
 /* connection.c */
 extern void connection_close(Connection *c);
+extern void connection_free(Connection *c);
 extern void connection_fail(Connection *c, const char *message);
 extern bool connection_wait(Connection *c, int64 until);
 extern bool connection_wait_ready(Connection *c, short events, int64 until,

@@ -193,6 +193,6 @@ diagnose_show(const Options *options)
 	for (int row = 0; row < PQntuples(answer.result); row++)
 		code = Max(code, grades[grade_of(answer.result, row)].exit_code);
 	answer_free(&answer);
-	connection_close(&c);
+	connection_free(&c);
 	return code;
 }

@@ -273,6 +273,6 @@ status_show(const Options *options)
 	answer_free(&answer);
 	if (options->election != NULL && !options->json)
 		print_candidates(&c, values);
-	connection_close(&c);
+	connection_free(&c);
 	return led ? EXIT_SUCCESS : EXIT_NOBODY_LEADS;
 }

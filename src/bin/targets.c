@@ -86,6 +86,18 @@ free_target(Target *t)
 }
 
 /*
+ * There is no round any more.
+ */
+void
+targets_free(Targets *ts)
+{
+	while (ts->n > 0)
+		free_target(&ts->all[--ts->n]);
+	pg_free(ts->all);
+	ts->all = NULL;
+}
+
+/*
  * Begin a round.  Names are looked up when it is their turn: a name server that
  * does not answer is in nobody's way before.
  */
@@ -101,8 +113,7 @@ targets_begin(Targets *ts, const Params *p)
 	int			n = Max(count_items(hosts), count_items(addresses));
 	bool		fit = fit_together(hosts, addresses, ports);
 
-	while (ts->n > 0)
-		free_target(&ts->all[--ts->n]);
+	targets_free(ts);
 	ts->next = ts->refused = 0;
 	if (balance != NULL && strcmp(balance, "random") == 0)
 		ts->first = (int) (now_us() % n);

@@ -267,6 +267,6 @@ timeline_show(const Options *options)
 	else
 		show_terms(&c, options, values);
 	pg_free(length);
-	connection_close(&c);
+	connection_free(&c);
 	return EXIT_SUCCESS;
 }

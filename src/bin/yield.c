@@ -197,6 +197,6 @@ yield_run(const Options *options)
 	}
 	answer_free(&first);
 	answer_free(&answer);
-	connection_close(&c);
+	connection_free(&c);
 	return code;
 }
