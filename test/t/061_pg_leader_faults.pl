@@ -53,12 +53,13 @@ use Time::HiRes qw(sleep);
 
 my $ROUNDS = 30;
 my $SIDE_BY_SIDE = 10;
+my $S = 1000 * slowness();    # a second, in ms; longer where the machine is slow
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $node = new_server(
 	streaming => 1,
-	config => q(
-leader_election.lease_duration = '1500ms'
+	config => qq(
+leader_election.lease_duration = '@{[ 1.5 * $S ]}ms'
 client_min_messages = warning
 listen_addresses = '*'
 ));
@@ -69,7 +70,7 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
 
 # A proxy to the server, which can be stopped: packets are lost without a word.
-# After SIGUSR1 it delays the answer to the next renewal by a second, and is
+# After SIGUSR1 it delays the answer to the next renewal by $S, and is
 # stopped as soon as that has passed.
 sub start_proxy
 {
@@ -103,7 +104,7 @@ sub start_proxy
 				my $lost = $lose && $data =~ /acquire/;
 
 				$last = 2 if $last == 1 && $data =~ /renew/;
-				sleep(1) if $stop;
+				sleep($S / 1000) if $stop;
 				my $passed = defined syswrite($to, $data);
 				kill('STOP', $$) if $stop;
 				next if $passed && !$lost;
@@ -350,13 +351,13 @@ foreach my $mode (qw(detached session))
 # counted from the answer, it would be later than the server's by more than the
 # margin.
 {
-	my ($r) = start_rounds('slow', 1, lease => '4 s', connect => "host=127.0.0.1 port=$port dbname=postgres",
+	my ($r) = start_rounds('slow', 1, lease => 4 * $S . 'ms', connect => "host=127.0.0.1 port=$port dbname=postgres",
 		args => [ '--mode', 'session', '--grace', '100ms' ]);
 
 	kill('USR1', $proxy);
 	is(end_rounds($r), 1, 'a late answer: the command was dead before the next one started');
 	is($r->{one}->exit_code, 121, 'a late answer: leadership is lost');
-	is($node->safe_psql('postgres', "SELECT ended_at - acquired_at > '5 s' FROM leader_election.history WHERE election = '$r->{election}' AND term = 1"),
+	is($node->safe_psql('postgres', "SELECT ended_at - acquired_at > '@{[ 5 * $S ]} ms' FROM leader_election.history WHERE election = '$r->{election}' AND term = 1"),
 		't', 'a late answer: there was one');
 	kill('KILL', $proxy);
 	waitpid($proxy, 0);
@@ -365,7 +366,7 @@ foreach my $mode (qw(detached session))
 
 # An answer that was lost may have been a grant: the next try is told it, so that
 # this is no reason to skip, and there is no second term.
-$node->safe_psql('postgres', "SELECT leader_election.create_election('unheard', lease_duration => '2 s')");
+$node->safe_psql('postgres', "SELECT leader_election.create_election('unheard', lease_duration => '@{[ 2 * $S ]} ms')");
 kill('USR2', $proxy);
 {
 	my ($code, $output) = run_pg_leader("host=127.0.0.1 port=$port dbname=postgres", '-e', 'unheard', '-n', 'me', '--skip', '--', 'echo', 'runs');
@@ -379,7 +380,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM leader_election.history WH
 # A host that does not answer any more is given up for the next of the list.
 {
 	my $hosts = sprintf('host=127.0.0.1,%s port=%s,%s dbname=postgres', $node->host, $port, $node->port);
-	my ($r) = start_rounds('hosts', 1, lease => '6 s', connect => $hosts, args => [ '--grace', '100ms' ]);
+	my ($r) = start_rounds('hosts', 1, lease => 6 * $S . 'ms', connect => $hosts, args => [ '--grace', '100ms' ]);
 
 	kill('STOP', $proxy);
 	my $stopped = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
@@ -401,7 +402,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM leader_election.history WH
 
 	foreach my $i (1 .. 3)
 	{
-		my @rounds = start_rounds("restart$i", $SIDE_BY_SIDE, lease => '6 s', args => [ '--grace', '200ms' ]);
+		my @rounds = start_rounds("restart$i", $SIDE_BY_SIDE, lease => 6 * $S . 'ms', args => [ '--grace', '200ms' ]);
 
 		$node->stop('immediate');
 		$node->start;
@@ -434,7 +435,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM leader_election.history WH
 
 {
 	my $log = "$dir/failover";
-	$node->safe_psql('postgres', "SELECT leader_election.create_election('failover', lease_duration => '10 s')");
+	$node->safe_psql('postgres', "SELECT leader_election.create_election('failover', lease_duration => '@{[ 10 * $S ]} ms')");
 	$node->backup('backup');
 	my $standby = PostgreSQL::Test::Cluster->new('standby');
 	$standby->init_from_backup($node, 'backup', has_streaming => 1);
