@@ -9,8 +9,10 @@
  * last, the settings below are made tighter, unless they are tighter already,
  * so that one lost probe ends nothing, and the session of a dead peer ends
  *
- * - while nothing is on its way to it, within a lease (3 s at least), by
- *	 keepalives;
+ * - while nothing is on its way to it, after a lease, rounded up to a multiple
+ *	 of 3 s, by keepalives.  Rounded down, the session of a leader whose network
+ *	 is cut could end before its lease: another candidate would be elected while
+ *	 pg_leader's command runs until its deadline;
  *
  * - with data on its way, for which the kernel sends no keepalives, within two
  *	 leases (30 s at least), by tcp_user_timeout.  That cannot be as short: it
@@ -243,7 +245,7 @@ void
 le_keepalive_tighten(int64 lease_duration)
 {
 	int			limit_ms = Min(Max(lease_duration / 1000, SHORTEST_MS), INT_MAX);
-	int			step_s = limit_ms / 1000 / (PROBES + 1);
+	int			step_s = (limit_ms - 1) / (1000 * (PROBES + 1)) + 1;
 	int			wanted[] = {step_s, step_s, PROBES, user_timeout(limit_ms),
 	BUSY_CHECK_MS};
 

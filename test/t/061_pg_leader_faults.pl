@@ -327,6 +327,9 @@ foreach my $mode (qw(detached session))
 
 my ($on_host, $set_line);
 ($on_host, $set_line) = other_host() unless $no_network;
+
+# The server ends the session of a host that has gone by keepalives, which it counts
+# in multiples of 3 s: this lease is none.
 $proxy = start_proxy();
 foreach my $mode (qw(detached session))
 {
@@ -337,6 +340,7 @@ foreach my $mode (qw(detached session))
 		connect => $no_network ? "host=127.0.0.1 port=$port dbname=postgres" :
 		  'host=192.0.2.1 port=' . $node->port . ' dbname=postgres',
 		on_host => $on_host,
+		lease => 4.5 * $S . 'ms',
 		args => [ '--mode', $mode ],
 		after => sub {
 			is(exit_codes(@_), '121', "cut, $mode: leadership is lost");
