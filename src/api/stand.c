@@ -183,12 +183,12 @@ write_candidacy(StandCall *s)
 		StandResult result;
 
 		s->election = election;
+		if (election != NULL && c != NULL)
+			c->lease_duration = le_stand_leads(s->lease, c->session_id) ?
+				s->lease->duration : election->lease_duration;
 		if (election == NULL || s->stands)
 			return election != NULL;
 		le_call_check_candidate_role(election, &s->who.role);
-		le_keepalive_tighten(election->lease_duration);
-		if (c != NULL)
-			c->lease_duration = election->lease_duration;
 		result = le_candidacy_stand(&s->who, &s->profile,
 									election->lease_duration);
 		s->stands = result == STAND_OK;
@@ -277,16 +277,7 @@ le_stand_begin(StandCall *s)
 	if (locked && !le_begin_ensure_epoch(s->lease, !s->polls, limit))
 		return false;
 	if (s->who.session_id == 0)
-	{
 		begin_candidacy(s, locked);
-
-		/*
-		 * A campaign may have to wait before it can read the election's
-		 * lease_duration: assume the default until then.
-		 */
-		if (s->polls)
-			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
-	}
 	if (!locked)
 		return false;
 	if (write_candidacy(s))

@@ -5,14 +5,12 @@
  *
  * A host that vanishes sends no FIN: with the kernel's defaults its session,
  * and so its leadership, would go on for hours.  And a backend that runs a
- * query does not look at its socket.  From a session's first candidacy to its
- * last, the settings below are made tighter, unless they are tighter already,
- * so that one lost probe ends nothing, and the session of a dead peer ends
+ * query does not look at its socket.  While a session stands, the settings
+ * below are made tighter, unless they are tighter already, so that one lost
+ * probe ends nothing, and the session of a dead peer ends
  *
- * - while nothing is on its way to it, after a lease, rounded up to a multiple
- *	 of 3 s, by keepalives.  Rounded down, the session of a leader whose network
- *	 is cut could end before its lease: another candidate would be elected while
- *	 pg_leader's command runs until its deadline;
+ * - while nothing is on its way to it, after the shortest lease for which it
+ *	 stands, rounded up to a multiple of 3 s, by keepalives;
  *
  * - with data on its way, for which the kernel sends no keepalives, within two
  *	 leases (30 s at least), by tcp_user_timeout.  That cannot be as short: it
@@ -26,10 +24,18 @@
  * timers: this one is started again when the transaction is over.  Without it
  * the session of a dead peer ends later, but it ends.
  *
- * Invariant: what the session sets itself stays, then and afterwards; only the
- * value that RESET would give is replaced, and put back in the end.  (It counts
- * as an override from then on: the session follows the configuration file no
- * more in these settings.)
+ * Invariants:
+ *
+ * - No value of ours ends a session before that lease.  While they cannot renew
+ *	 it, pg_leader counts on the lease, and the clients on half of it.  If the
+ *	 session of a leader whose network is cut ended sooner, another candidate
+ *	 would be elected, and both would work.  So a lease that becomes longer
+ *	 counts at once, and keepalives that are tighter only in part are replaced.
+ *
+ * - What the session sets itself stays, then and afterwards; only the value
+ *	 that RESET would give is replaced, and put back in the end.  (It counts as
+ *	 an override from then on: the session follows the configuration file no
+ *	 more in these settings.)
  *
  *-------------------------------------------------------------------------
  */
@@ -44,6 +50,7 @@
 #endif
 
 #include "access/xact.h"
+#include "libpq/libpq-be.h"
 #include "miscadmin.h"
 #include "session/session.h"
 #include "tcop/tcopprot.h"
@@ -207,15 +214,7 @@ on_subxact_event(SubXactEvent event, SubTransactionId own,
 static void
 set_watch(int every)
 {
-	if (watch_timer == MAX_TIMEOUTS)
-	{
-		if (every == 0)
-			return;
-		watch_timer = RegisterTimeout(USER_TIMEOUT, watch_socket);
-		RegisterXactCallback(on_xact_event, NULL);
-		RegisterSubXactCallback(on_subxact_event, NULL);
-	}
-	if (every != watch_every)
+	if (watch_every > 0 && every != watch_every)
 		disable_timeout(watch_timer, false);
 	watch_every = every;
 	keep_watching();
@@ -223,54 +222,93 @@ set_watch(int every)
 #endif
 
 /*
- * The tcp_user_timeout that a lease wants.  It is always smaller than a value
- * that the session had before, so that *variable shows whether the session has
- * set it since.
+ * Once per backend, before its first candidacy: this may fail.
  */
-static int
-user_timeout(int limit_ms)
+void
+le_keepalive_init(void)
 {
-	const ServerSetting *s = &settings[USER_TIMEOUT_MS];
-	int			without = s->is_ours ? s->reset_value : *s->variable;
-	int			wanted = Max(limit_ms > INT_MAX / 2 ? INT_MAX : limit_ms * 2,
-							 SHORTEST_UNSENT_MS);
+#ifdef WATCHES_SOCKET
+	if (watch_timer != MAX_TIMEOUTS)
+		return;
+	watch_timer = RegisterTimeout(USER_TIMEOUT, watch_socket);
+	RegisterXactCallback(on_xact_event, NULL);
+	RegisterSubXactCallback(on_subxact_event, NULL);
+#endif
+}
 
-	return without > 0 ? Min(wanted, without - 1) : wanted;
+/*
+ * Put back what was replaced.
+ */
+static void
+restore(void)
+{
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		ServerSetting *s = &settings[i];
+
+		if (s->is_ours)
+			assign(s, s->reset_value);
+		s->is_ours = false;
+	}
+#ifdef WATCHES_SOCKET
+	set_watch(0);
+#endif
+}
+
+static void
+replace(ServerSetting *s, int value)
+{
+	s->reset_value = atoi(GetConfigOptionResetString(s->name));
+	s->value = value;
+	assign(s, value);
+	s->is_ours = *s->variable == value;
+	if (!s->is_ours)
+		assign(s, s->reset_value);
+}
+
+/*
+ * Do the session's keepalives end it in that time already?  Only together they
+ * say when: an interval of one second that stayed would end it, with our other
+ * values, before the lease.
+ */
+static bool
+keepalives_are_tight(int limit_ms)
+{
+	int64		seconds = pq_getkeepalivesidle(MyProcPort) +
+		(int64) pq_getkeepalivesinterval(MyProcPort) *
+		pq_getkeepalivescount(MyProcPort);
+
+	return seconds > 0 && seconds * 1000 <= limit_ms;
 }
 
 /*
  * Make the session notice a dead client in time for that lease (see above).
  */
-void
-le_keepalive_tighten(int64 lease_duration)
+static void
+tighten(int64 lease_duration)
 {
 	int			limit_ms = Min(Max(lease_duration / 1000, SHORTEST_MS), INT_MAX);
 	int			step_s = (limit_ms - 1) / (1000 * (PROBES + 1)) + 1;
-	int			wanted[] = {step_s, step_s, PROBES, user_timeout(limit_ms),
-	BUSY_CHECK_MS};
 
-	StaticAssertStmt(lengthof(wanted) == lengthof(settings),
-					 "one value for each setting");
-
-	if (!le_dead_peer_detection || MyProcPort == NULL)
-		return;
-	for (int i = 0; i < lengthof(settings); i++)
+	if (!keepalives_are_tight(limit_ms))
 	{
-		ServerSetting *s = &settings[i];
-		int			now = *s->variable;
-
-		if (now > 0 && now <= (i == USER_TIMEOUT_MS ? limit_ms : wanted[i]))
-			continue;
-		if (s->is_ours && now > 0 && now <= wanted[i])
-			continue;
-		if (!s->is_ours)
-			s->reset_value = atoi(GetConfigOptionResetString(s->name));
-		assign(s, wanted[i]);
-		s->value = wanted[i];
-		s->is_ours = *s->variable == wanted[i];
-		if (!s->is_ours)
-			assign(s, s->reset_value);
+		replace(&settings[KEEPALIVES_IDLE], step_s);
+		replace(&settings[KEEPALIVES_INTERVAL], step_s);
+		replace(&settings[KEEPALIVES_COUNT], PROBES);
 	}
+	if (tcp_user_timeout == 0 || tcp_user_timeout > limit_ms)
+	{
+		int			unsent_ms = Max(limit_ms > INT_MAX / 2 ? INT_MAX :
+									limit_ms * 2, SHORTEST_UNSENT_MS);
+
+		/* Another value than before shows whether the session has SET it. */
+		if (tcp_user_timeout > 0)
+			unsent_ms = Min(unsent_ms, tcp_user_timeout - 1);
+		replace(&settings[USER_TIMEOUT_MS], unsent_ms);
+	}
+	if (client_connection_check_interval == 0 ||
+		client_connection_check_interval > BUSY_CHECK_MS)
+		replace(&settings[CONNECTION_CHECK], BUSY_CHECK_MS);
 #ifdef WATCHES_SOCKET
 
 	/*
@@ -293,20 +331,20 @@ le_keepalive_tighten(int64 lease_duration)
 }
 
 /*
- * The last candidacy has ended: put back what was replaced.
+ * The shortest lease for which this session stands; 0: it does not stand.
+ * Called at the end of each transaction; nothing here may fail.
  */
 void
-le_keepalive_restore(void)
+le_keepalive_fit(int64 lease_duration)
 {
-	for (int i = 0; i < lengthof(settings); i++)
-	{
-		ServerSetting *s = &settings[i];
+	static int64 fitted = 0;
 
-		if (s->is_ours)
-			assign(s, s->reset_value);
-		s->is_ours = false;
-	}
-#ifdef WATCHES_SOCKET
-	set_watch(0);
-#endif
+	if (!le_dead_peer_detection || MyProcPort == NULL)
+		lease_duration = 0;
+	if (lease_duration == fitted)
+		return;
+	restore();
+	if (lease_duration > 0)
+		tighten(lease_duration);
+	fitted = lease_duration;
 }

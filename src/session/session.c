@@ -94,6 +94,7 @@ init_candidacies(void)
 {
 	if (candidacies != NULL)
 		return;
+	le_keepalive_init();
 	candidacies = le_hash_make("leader_election candidacies", LE_NAME_MAX + 1,
 							   sizeof(Candidacy), HASH_STRINGS,
 							   TopMemoryContext);
@@ -191,6 +192,8 @@ le_session_add(const char *election,
 	c->lock_entry = lock_entry;
 	c->election_lock = election_lock;
 	c->lease_oid = le_store.lease_oid;
+	/* The default, until it is known. */
+	c->lease_duration = le_lease_duration_ms * INT64CONST(1000);
 	c->made = true;
 	c->campaigning = campaigning;
 	return c;
@@ -212,8 +215,6 @@ le_session_drop(Candidacy *candidacy)
 		needed |= c->session_id == session_id;
 	if (!needed)
 		le_session_lock_release(session_id);
-	if (hash_get_num_entries(candidacies) == 0)
-		le_keepalive_restore();
 }
 
 static void
@@ -349,6 +350,7 @@ set_view(Candidacy *c, const Lease *lease, uint64 changes)
 		lease->deadline_mono - now <= lease->duration)
 	{
 		c->term = lease->term;
+		c->lease_duration = lease->duration;
 		c->deadline = lease->deadline_mono;
 		c->next_read = Max(now + READ_PAUSE(lease->duration),
 						   c->deadline - LAST_PART(lease->duration));
@@ -483,6 +485,7 @@ le_session_end_of_xact(bool committed)
 	bool		other_version = le_store_stays_other_version(committed);
 	bool		shared_needed = false;
 	bool		wake = false;
+	int64		shortest = 0;
 
 	foreach_entry(Candidacy, c, candidacies)
 	{
@@ -506,6 +509,8 @@ le_session_end_of_xact(bool committed)
 			continue;
 		}
 		shared_needed |= c->session_id == shared_session_id;
+		shortest = shortest == 0 ? c->lease_duration :
+			Min(shortest, c->lease_duration);
 		c->former[0] = '\0';
 		c->made = false;
 		c->withdrawn = false;
@@ -513,8 +518,7 @@ le_session_end_of_xact(bool committed)
 			c->changes = 0;
 		c->stepped_down = false;
 	}
-	if (wake && hash_get_num_entries(candidacies) == 0)
-		le_keepalive_restore();
+	le_keepalive_fit(shortest);
 	if (shared_session_id != 0 && !shared_needed)
 	{
 		le_session_lock_release(shared_session_id);

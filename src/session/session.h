@@ -11,8 +11,8 @@
 #include "decide/decide.h"
 
 /* keepalive.c */
-extern void le_keepalive_tighten(int64 lease_duration);
-extern void le_keepalive_restore(void);
+extern void le_keepalive_init(void);
+extern void le_keepalive_fit(int64 lease_duration);
 
 /* session.c */
 typedef struct Candidacy
@@ -26,7 +26,7 @@ typedef struct Candidacy
 	const LOCALLOCK *lock_entry;
 	LOCKTAG		election_lock;
 	Oid			lease_oid;		/* the table that has its lease */
-	int64		lease_duration; /* of its election; 0: not known yet */
+	int64		lease_duration; /* of its lease or, while it follows, election */
 
 	/* what the running transaction did to it */
 	bool		made;

@@ -149,18 +149,113 @@ foreach my $first (0, 1)
 	$session->finish;
 }
 
-# The shortest lease counts, whichever candidacy came first.
+# No probe ends a session before the shortest of its leases is over: its client,
+# which is cut off, may count on that lease.
+sub lasts_for
+{
+	my ($session, $lease, $name) = @_;
+	my ($idle, $interval, $count) = settings($session);
+	my $lasts = $idle + $interval * $count;
+
+	ok($lease <= $lasts && $lasts < $lease + 3,
+		"$name: probes end the session after $lease s or a little more, got $lasts s");
+	return;
+}
+
+foreach my $lease (4, 15, 20, 29, 40, 61)
+{
+	$node->safe_psql('postgres',
+		"SELECT leader_election.create_election('of $lease s', lease_duration => '$lease s')");
+}
+
 foreach my $order ([ 15, 20, 29 ], [ 29, 15, 20 ])
 {
 	my $session = local_session();
 	my $name = "first @$order";    # the session before may not have ended yet
 
-	foreach my $seconds (@$order)
+	foreach my $lease (@$order)
 	{
-		$session->query("SELECT leader_election.create_election('lasts $seconds', lease_duration => '$seconds s')");
-		$session->query("SELECT leader_election.join('lasts $seconds', '$name')");
+		$session->query("SELECT leader_election.join('of $lease s', '$name')");
 	}
-	is((settings($session))[3], 30000, "the shortest of @$order");
+	lasts_for($session, 15, "the shortest of @$order");
+	$session->query("SELECT leader_election.leave('of $_ s')") foreach 20, 15;
+	lasts_for($session, 29, "the one that is left of @$order");
+	$session->finish;
+}
+
+# A campaign does not know the election's lease at first.
+{
+	my $session = local_session();
+
+	$session->query("CALL leader_election.campaign('of 61 s', 'c')");
+	lasts_for($session, 61, 'campaign');
+	$session->finish;
+}
+
+# The lease may become longer, or shorter. That of a leader becomes longer when it is
+# renewed, by renew() or by the worker; what it was granted is not cut short.
+my $other = session($node, name => 'other');
+
+foreach my $how (qw(join renew remaining_ms))
+{
+	my $session = local_session();
+	my $election = "changed, $how";
+	my $auto_renew = $how eq 'renew' ? 'false' : 'true';
+	my $join = "SELECT leader_election.join('$election', 'c', auto_renew => $auto_renew)";
+
+	$node->safe_psql('postgres', "SELECT leader_election.create_election('$election', lease_duration => '6 s')");
+	$other->query("SELECT leader_election.join('$election', 'leader')")
+	  if $how eq 'join';
+	$session->query($join);
+	lasts_for($session, 6, $how);
+	foreach my $lease ($how eq 'join' ? (33, 9) : 33)
+	{
+		$node->safe_psql('postgres',
+			"SELECT leader_election.alter_election('$election', lease_duration => '$lease s')");
+		if ($how eq 'remaining_ms')
+		{
+			wait_for($node, "SELECT expires_at - renewed_at >= '$lease s' FROM leader_election.status WHERE election = '$election'");
+			$session->query("SELECT leader_election.remaining_ms('$election')");
+		}
+		else
+		{
+			$session->query($how eq 'join' ? $join : "SELECT leader_election.renew('$election')");
+		}
+		lasts_for($session, $lease, "$how: the lease became $lease s");
+	}
+	$session->finish;
+}
+$other->finish;
+
+# Where these are tighter in part, the session would end before the lease.
+foreach my $tight (
+	'tcp_keepalives_idle=1', 'tcp_keepalives_interval=1', 'tcp_keepalives_count=1',
+	'tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=40')
+{
+	my $session = local_session(options => "-c $tight");
+	my @before = settings($session);
+
+	$session->query("SELECT leader_election.join('of 40 s', 'c')");
+	lasts_for($session, 40, $tight);
+	$session->query("SELECT leader_election.join('of 4 s', 'c')");
+	lasts_for($session, 4, "$tight, shorter");
+	$session->query('SELECT leader_election.leave_all()');
+	is_deeply([ settings($session) ], \@before, "$tight: put back");
+	$session->finish;
+}
+
+# Switched off, and on again
+{
+	my $session = local_session();
+	my @before = settings($session);
+
+	$session->query("SELECT leader_election.join('of 15 s', 'c')");
+	$session->query('SET leader_election.dead_peer_detection = off');
+	$session->query("SELECT leader_election.join('of 15 s', 'c')");
+	is_deeply([ settings($session) ], \@before, 'switched off: put back');
+	$session->query('SET leader_election.dead_peer_detection = on');
+	$session->query("SELECT leader_election.join('of 15 s', 'c')");
+	lasts_for($session, 15, 'switched on again');
 	$session->finish;
 }
 

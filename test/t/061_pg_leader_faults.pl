@@ -162,7 +162,8 @@ sub log_of
 	return -e "$round->{file}.log" ? slurp_file("$round->{file}.log") : '';
 }
 
-# Starts rounds: in each, a leader whose command runs, and another that waits.
+# Starts rounds: in each, a leader whose command runs, and another that waits. The
+# rounds of a kind take turns with several leases.
 # Options are those of the first leader; connect is how it connects. On a machine
 # so busy that a leader cannot renew in time, its round is started anew; and the
 # other one may lose its leadership before its command has begun: it stands again.
@@ -196,11 +197,14 @@ sub try_to_start
 	my ($name, $n, %opts) = @_;
 	my @rounds = map { { election => "$name $_", file => "$dir/$name-$_" } } 1 .. $n;
 	my @args = @{ $opts{args} // [] };
+	my $i = 0;
 
 	foreach my $r (@rounds)
 	{
-		$node->safe_psql('postgres', "SELECT leader_election.create_election('$r->{election}', lease_duration => '$opts{lease}')")
-		  if $opts{lease};
+		my $lease = ref $opts{lease} ? $opts{lease}[$i++ % @{ $opts{lease} }] : $opts{lease};
+
+		$node->safe_psql('postgres', "SELECT leader_election.create_election('$r->{election}', lease_duration => '$lease')")
+		  if $lease;
 		local @PgLeader::ON_HOST = @{ $opts{on_host} // [] };
 		$r->{one} = pg_leader($opts{connect} // $node, '-e', $r->{election}, '-n', 'one', @args,
 			worker($r->{file}, 'stubborn', 'family'));
@@ -329,7 +333,8 @@ my ($on_host, $set_line);
 ($on_host, $set_line) = other_host() unless $no_network;
 
 # The server ends the session of a host that has gone by keepalives, which it counts
-# in multiples of 3 s: this lease is none.
+# in multiples of 3 s: these leases are none.
+my @LEASES = map { $_ * $S . 'ms' } 3.2, 4, 4.5, 5, 5.8;
 $proxy = start_proxy();
 foreach my $mode (qw(detached session))
 {
@@ -340,7 +345,7 @@ foreach my $mode (qw(detached session))
 		connect => $no_network ? "host=127.0.0.1 port=$port dbname=postgres" :
 		  'host=192.0.2.1 port=' . $node->port . ' dbname=postgres',
 		on_host => $on_host,
-		lease => 4.5 * $S . 'ms',
+		lease => \@LEASES,
 		args => [ '--mode', $mode ],
 		after => sub {
 			is(exit_codes(@_), '121', "cut, $mode: leadership is lost");
@@ -349,6 +354,22 @@ foreach my $mode (qw(detached session))
 			waitpid($proxy, 0);
 			$proxy = start_proxy();
 		});
+}
+
+# Settings of the server that end such a session before the lease is over
+foreach my $settings (
+	'-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=' . (1 + int(1.5 * $S / 1000)),
+	'-c tcp_user_timeout=' . 3 * $S)
+{
+	last if $no_network;
+	rounds(
+		"cut $settings",
+		sub { $set_line->('down'); },
+		connect => 'host=192.0.2.1 port=' . $node->port . " dbname=postgres options='$settings'",
+		on_host => $on_host,
+		lease => 12 * $S . 'ms',
+		args => [ '--mode', 'session' ],
+		after => sub { $set_line->('up'); });
 }
 
 # The deadline counts from when a request was sent, however late the answer is:
