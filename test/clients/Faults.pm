@@ -88,6 +88,8 @@ my @groups = (
 		env => sub { (QUERY_TIMEOUT => $LEASE / 4,
 			PG_LEADER_PGOPTIONS => '-c statement_timeout=' . 250 * $LEASE) } },
 	{ name => 'fenced', env => sub { (CALL_TIMEOUT => $LEASE) } },
+	{ name => 'long', kinds => ['session'], lease => 6, cuts => 1,
+		env => sub { (CALL_TIMEOUT => 6 * $LEASE) } },
 	{ name => 'health',
 		env => sub {
 			(HEALTH => healthy(), YIELD => 1);
@@ -314,6 +316,11 @@ my @faults = (
 		to => sub { terminate($_[1]) } },
 	{ name => "leader's network cut", group => 'plain', delay => 1, cuts => 1,
 		then => 'other', within => 15,
+		reason => 'expired|connection lost|not renewed',
+		to_all => sub { cut(addresses(map { $_->{led} } @_)) },
+		heal => sub { mend(addresses(map { $_->{led} } @_)) } },
+	{ name => "network cut, a long lease", group => 'long', cuts => 1,
+		then => 'other', within => 30,
 		reason => 'expired|connection lost|not renewed',
 		to_all => sub { cut(addresses(map { $_->{led} } @_)) },
 		heal => sub { mend(addresses(map { $_->{led} } @_)) } },

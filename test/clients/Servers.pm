@@ -148,6 +148,7 @@ fsync = off
 wal_level = replica
 hot_standby = on
 max_connections = 300
+leader_election.lease_duration = '2 s'
 max_worker_processes = 16
 idle_in_transaction_session_timeout = '300ms'
 wal_retrieve_retry_interval = '200ms'
