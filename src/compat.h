@@ -346,4 +346,12 @@ LeClientSocket(void)
 	return *(const pgsocket *) MyProcPort;
 }
 
+/*
+ * How long the connection's keepalives take (seconds, seconds, number), as they
+ * are, also where the kernel's defaults apply.  The same header declares them.
+ */
+extern int	pq_getkeepalivesidle(struct Port *port);
+extern int	pq_getkeepalivesinterval(struct Port *port);
+extern int	pq_getkeepalivescount(struct Port *port);
+
 #endif							/* LE_COMPAT_H */

@@ -246,14 +246,10 @@ le_renew(PG_FUNCTION_ARGS)
 	if (lease != NULL && !by_term &&
 		!le_stand_leads(lease, session_id))
 		lease = NULL;			/* it has just ended */
+	if (lease != NULL && !by_term)
+		le_session_set_lease(name, lease->duration);
 	if (lease != NULL)
-	{
-		Candidacy  *c = by_term ? NULL : le_session_find(name, strlen(name));
-
-		if (c != NULL)
-			c->lease_duration = lease->duration;
 		le_call_return_grant(fcinfo, lease, false);
-	}
 	le_wait_bounded_end(&waits);
 	le_start_ensure_worker(true);
 	return (Datum) 0;

@@ -184,8 +184,15 @@ write_candidacy(StandCall *s)
 
 		s->election = election;
 		if (election != NULL && c != NULL)
-			c->lease_duration = le_stand_leads(s->lease, c->session_id) ?
-				s->lease->duration : election->lease_duration;
+		{
+			/* After a wait it is not known whether this session leads. */
+			if (s->lease == NULL)
+				c->lease_duration = Max(c->lease_duration,
+										election->lease_duration);
+			else
+				c->lease_duration = le_stand_leads(s->lease, c->session_id) ?
+					s->lease->duration : election->lease_duration;
+		}
 		if (election == NULL || s->stands)
 			return election != NULL;
 		le_call_check_candidate_role(election, &s->who.role);

@@ -80,9 +80,10 @@ set_deadline(Leadership *l, const Grant *grant)
 	/*
 	 * No renewal moves the deadline back.  But a server that was just
 	 * promoted may not know of the last renewal, and grant less than we have
-	 * already.
+	 * already.  A session does not outlive its server; if it is granted less,
+	 * its server would end it sooner (see sql_renew_session).
 	 */
-	if (!new_term)
+	if (!new_term && !a->options->session)
 		a->grant.deadline = Max(grant->deadline, old_deadline);
 	/* A leader that is asked to yield gets what remains, not a whole lease. */
 	if (!grant->yielding)

@@ -24,7 +24,9 @@
  *	  anything else, and before other libraries clean up.
  *
  * 2. What was counted, and what this session knows of its candidacies, becomes
- *	  what the transaction has left of it.
+ *	  what the transaction has left of it; and its keepalives fit that.  (What
+ *	  the transaction has SET LOCAL still counts here.  They are fitted again at
+ *	  the end of the next one.)
  *
  * 3. What belonged to the transaction is forgotten.
  *

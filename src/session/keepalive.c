@@ -26,11 +26,12 @@
  *
  * Invariants:
  *
- * - No value of ours ends a session before that lease.  While they cannot renew
- *	 it, pg_leader counts on the lease, and the clients on half of it.  If the
- *	 session of a leader whose network is cut ended sooner, another candidate
- *	 would be elected, and both would work.  So a lease that becomes longer
- *	 counts at once, and keepalives that are tighter only in part are replaced.
+ * - No value of ours ends a session before that lease.  Without an answer from
+ *	 the server, pg_leader goes on leading for a lease, and the clients for half
+ *	 of it.  If the session of a leader whose network is cut ended sooner,
+ *	 another candidate would be elected, and both would work.  So a lease that
+ *	 becomes longer counts at once, and keepalives that are tighter only in part
+ *	 are replaced.
  *
  * - What the session sets itself stays, then and afterwards; only the value
  *	 that RESET would give is replaced, and put back in the end.  (It counts as
@@ -50,7 +51,6 @@
 #endif
 
 #include "access/xact.h"
-#include "libpq/libpq-be.h"
 #include "miscadmin.h"
 #include "session/session.h"
 #include "tcop/tcopprot.h"
@@ -228,11 +228,11 @@ void
 le_keepalive_init(void)
 {
 #ifdef WATCHES_SOCKET
-	if (watch_timer != MAX_TIMEOUTS)
+	if (watch_timer != MAX_TIMEOUTS || MyProcPort == NULL || !is_tcp())
 		return;
-	watch_timer = RegisterTimeout(USER_TIMEOUT, watch_socket);
 	RegisterXactCallback(on_xact_event, NULL);
 	RegisterSubXactCallback(on_subxact_event, NULL);
+	watch_timer = RegisterTimeout(USER_TIMEOUT, watch_socket);
 #endif
 }
 
@@ -258,7 +258,8 @@ restore(void)
 static void
 replace(ServerSetting *s, int value)
 {
-	s->reset_value = atoi(GetConfigOptionResetString(s->name));
+	if (!s->is_ours)
+		s->reset_value = atoi(GetConfigOptionResetString(s->name));
 	s->value = value;
 	assign(s, value);
 	s->is_ours = *s->variable == value;
@@ -267,18 +268,43 @@ replace(ServerSetting *s, int value)
 }
 
 /*
- * Do the session's keepalives end it in that time already?  Only together they
- * say when: an interval of one second that stayed would end it, with our other
- * values, before the lease.
+ * After how many seconds keepalives end the session of a peer that is silent
+ * from now on; 0: never.
  */
-static bool
-keepalives_are_tight(int limit_ms)
+static int64
+keepalives_take(void)
 {
-	int64		seconds = pq_getkeepalivesidle(MyProcPort) +
+	return pq_getkeepalivesidle(MyProcPort) +
 		(int64) pq_getkeepalivesinterval(MyProcPort) *
 		pq_getkeepalivescount(MyProcPort);
+}
 
-	return seconds > 0 && seconds * 1000 <= limit_ms;
+/*
+ * Have keepalives end the session after that time, unless they end it sooner
+ * already.  Only together they say when: an interval of one second that stayed
+ * would end it, with our other values, too soon.  If the session has SET such
+ * an interval (idle time), there are more probes, or they begin later.
+ */
+static void
+tighten_keepalives(int limit_s)
+{
+	int			step_s = (limit_s - 1) / (PROBES + 1) + 1;
+	int64		taken = keepalives_take();
+	int			interval;
+
+	if (taken > 0 && taken <= limit_s)
+		return;
+	replace(&settings[KEEPALIVES_IDLE], step_s);
+	replace(&settings[KEEPALIVES_INTERVAL], step_s);
+	replace(&settings[KEEPALIVES_COUNT], PROBES);
+	interval = Max(pq_getkeepalivesinterval(MyProcPort), 1);
+	taken = keepalives_take();
+	if (taken > 0 && taken < limit_s)
+		replace(&settings[KEEPALIVES_COUNT],
+				PROBES + (limit_s - taken - 1) / interval + 1);
+	taken = keepalives_take();
+	if (taken > 0 && taken < limit_s)
+		replace(&settings[KEEPALIVES_IDLE], step_s + limit_s - taken);
 }
 
 /*
@@ -288,14 +314,9 @@ static void
 tighten(int64 lease_duration)
 {
 	int			limit_ms = Min(Max(lease_duration / 1000, SHORTEST_MS), INT_MAX);
-	int			step_s = (limit_ms - 1) / (1000 * (PROBES + 1)) + 1;
+	int			limit_s = (limit_ms - 1) / 1000 + 1;
 
-	if (!keepalives_are_tight(limit_ms))
-	{
-		replace(&settings[KEEPALIVES_IDLE], step_s);
-		replace(&settings[KEEPALIVES_INTERVAL], step_s);
-		replace(&settings[KEEPALIVES_COUNT], PROBES);
-	}
+	tighten_keepalives(limit_s);
 	if (tcp_user_timeout == 0 || tcp_user_timeout > limit_ms)
 	{
 		int			unsent_ms = Max(limit_ms > INT_MAX / 2 ? INT_MAX :
@@ -315,9 +336,9 @@ tighten(int64 lease_duration)
 	 * The timer has to look between the first keepalive without an answer and
 	 * the last.
 	 */
-	if (settings[USER_TIMEOUT_MS].is_ours && is_tcp())
-		set_watch((tcp_keepalives_interval > 0 ?
-				   Min(tcp_keepalives_interval, step_s) : step_s) * 1000);
+	if (settings[USER_TIMEOUT_MS].is_ours && watch_timer != MAX_TIMEOUTS)
+		set_watch(1000 * Min(Max(pq_getkeepalivesinterval(MyProcPort), 1),
+							 (limit_s - 1) / (PROBES + 1) + 1));
 #endif
 
 	/*
@@ -331,20 +352,31 @@ tighten(int64 lease_duration)
 }
 
 /*
- * The shortest lease for which this session stands; 0: it does not stand.
- * Called at the end of each transaction; nothing here may fail.
+ * Make the settings fit the shortest lease for which this session stands; 0: put
+ * them back, it does not stand.  Called at the end of each transaction, where
+ * nothing may fail.  They are left alone while that lease is the same, and while
+ * nobody else has changed them.
  */
 void
 le_keepalive_fit(int64 lease_duration)
 {
 	static int64 fitted = 0;
+	static int	left[lengthof(settings)];
+	bool		same;
 
 	if (!le_dead_peer_detection || MyProcPort == NULL)
 		lease_duration = 0;
-	if (lease_duration == fitted)
+	same = lease_duration == fitted;
+	if (same && fitted == 0)
+		return;
+	for (int i = 0; i < lengthof(settings); i++)
+		same &= left[i] == *settings[i].variable;
+	if (same)
 		return;
 	restore();
 	if (lease_duration > 0)
 		tighten(lease_duration);
 	fitted = lease_duration;
+	for (int i = 0; i < lengthof(settings); i++)
+		left[i] = *settings[i].variable;
 }

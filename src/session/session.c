@@ -192,8 +192,6 @@ le_session_add(const char *election,
 	c->lock_entry = lock_entry;
 	c->election_lock = election_lock;
 	c->lease_oid = le_store.lease_oid;
-	/* The default, until it is known. */
-	c->lease_duration = le_lease_duration_ms * INT64CONST(1000);
 	c->made = true;
 	c->campaigning = campaigning;
 	return c;
@@ -306,6 +304,44 @@ le_session_lose(Candidacy *candidacy)
 	note_loss(candidacy);
 	le_session_drop(candidacy);
 	le_wake_workers(MyDatabaseId);
+}
+
+/*
+ * Have the server notice a dead client in time for the shortest lease for which
+ * this session stands.  A campaign may have to wait before it can read the
+ * election's lease_duration: if it is the only one, assume the default.
+ */
+static void
+fit_keepalives(void)
+{
+	int64		shortest = 0;
+	bool		stands = false;
+
+	foreach_entry(const Candidacy, c, candidacies)
+	{
+		stands = true;
+		if (c->lease_duration > 0 &&
+			(shortest == 0 || c->lease_duration < shortest))
+			shortest = c->lease_duration;
+	}
+	if (stands && shortest == 0)
+		shortest = le_lease_duration_ms * INT64CONST(1000);
+	le_keepalive_fit(shortest);
+}
+
+/*
+ * This session's lease was granted, or renewed, for that duration.  The client
+ * counts on it as soon as it is told: the session must not end before.
+ */
+void
+le_session_set_lease(const char *election, int64 duration)
+{
+	Candidacy  *c = le_session_find(election, strlen(election));
+
+	if (c == NULL || c->lease_duration == duration)
+		return;
+	c->lease_duration = duration;
+	fit_keepalives();
 }
 
 /*
@@ -485,7 +521,6 @@ le_session_end_of_xact(bool committed)
 	bool		other_version = le_store_stays_other_version(committed);
 	bool		shared_needed = false;
 	bool		wake = false;
-	int64		shortest = 0;
 
 	foreach_entry(Candidacy, c, candidacies)
 	{
@@ -509,8 +544,6 @@ le_session_end_of_xact(bool committed)
 			continue;
 		}
 		shared_needed |= c->session_id == shared_session_id;
-		shortest = shortest == 0 ? c->lease_duration :
-			Min(shortest, c->lease_duration);
 		c->former[0] = '\0';
 		c->made = false;
 		c->withdrawn = false;
@@ -518,7 +551,7 @@ le_session_end_of_xact(bool committed)
 			c->changes = 0;
 		c->stepped_down = false;
 	}
-	le_keepalive_fit(shortest);
+	fit_keepalives();
 	if (shared_session_id != 0 && !shared_needed)
 	{
 		le_session_lock_release(shared_session_id);

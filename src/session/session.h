@@ -26,7 +26,8 @@ typedef struct Candidacy
 	const LOCALLOCK *lock_entry;
 	LOCKTAG		election_lock;
 	Oid			lease_oid;		/* the table that has its lease */
-	int64		lease_duration; /* of its lease or, while it follows, election */
+	int64		lease_duration; /* of its lease or, while it follows, election;
+								 * 0: not known yet */
 
 	/* what the running transaction did to it */
 	bool		made;
@@ -48,6 +49,7 @@ extern Candidacy *le_session_add(const char *election,
 								 const char *candidate, const Role *role,
 								 int64 session_id, bool campaigning);
 extern int64 le_session_id(void);
+extern void le_session_set_lease(const char *election, int64 duration);
 extern void le_session_withdraw(Candidacy *candidacy);
 extern void le_session_return(Candidacy *candidacy, const char *candidate);
 extern void le_session_drop(Candidacy *candidacy);

@@ -153,11 +153,11 @@ foreach my $first (0, 1)
 # which is cut off, may count on that lease.
 sub lasts_for
 {
-	my ($session, $lease, $name) = @_;
+	my ($session, $lease, $name, $more) = @_;
 	my ($idle, $interval, $count) = settings($session);
 	my $lasts = $idle + $interval * $count;
 
-	ok($lease <= $lasts && $lasts < $lease + 3,
+	ok($lease <= $lasts && $lasts < $lease + ($more // 3),
 		"$name: probes end the session after $lease s or a little more, got $lasts s");
 	return;
 }
@@ -242,6 +242,58 @@ foreach my $tight (
 	$session->query('SELECT leader_election.leave_all()');
 	is_deeply([ settings($session) ], \@before, "$tight: put back");
 	$session->finish;
+}
+
+# The same where the session has SET them, before or since: more probes make up for it,
+# or later ones.
+foreach my $set (
+	'tcp_keepalives_idle = 1', 'tcp_keepalives_interval = 1',
+	'tcp_keepalives_count = 1', 'tcp_keepalives_interval = 1; SET tcp_keepalives_count = 1')
+{
+	foreach my $first (0, 1)
+	{
+		my $session = local_session();
+		my $join = "SELECT leader_election.join('of 40 s', 'c')";
+
+		$session->query($join) if $first;
+		$session->query("SET $set");
+		$session->query($join);
+		lasts_for($session, 40, "SET $set" . ($first ? ', since then' : ''),
+			$set =~ /idle/ ? 14 : undef);    # one more probe
+		$session->finish;
+	}
+}
+
+# What the session has SET is RESET later.
+{
+	my $session = local_session();
+
+	$session->query('SET tcp_keepalives_idle = 600');
+	$session->query("SELECT leader_election.join('of 20 s', 'c')");
+	$session->query('RESET tcp_keepalives_idle');
+	$session->query('SELECT');
+	lasts_for($session, 20, 'SET and RESET');
+	$session->finish;
+}
+
+# A campaign that cannot read its election's lease yet takes no other one's time.
+{
+	my $session = local_session();
+	my $locks = session($node, name => 'locks');
+
+	$session->query("SELECT leader_election.join('of 40 s', 'c')");
+	my $port = $session->query('SELECT inet_client_port()');
+	$locks->query('BEGIN');
+	$locks->query('LOCK TABLE leader_election.candidate IN SHARE MODE');
+	$session->query_async("CALL leader_election.campaign('of 61 s', 'c')");
+	wait_for($node, "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = " . $session->backend_pid);
+	my ($first_probe) = qx(ss -Htno state established dst = 127.0.0.1:$port) =~ /timer:\(keepalive,(\d+)/;
+	cmp_ok($first_probe // 0, '>', 3, 'a campaign that waits for a lock: the first probe is far away');
+	$locks->query('ROLLBACK');
+	$session->result;
+	lasts_for($session, 40, 'a campaign that has waited');
+	$session->finish;
+	$locks->finish;
 }
 
 # Switched off, and on again

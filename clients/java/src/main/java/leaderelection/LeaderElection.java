@@ -432,8 +432,9 @@ public final class LeaderElection {
     /** Stands with a connection of its own, which is never a pool's. */
     public static final class SessionLeadership extends Engine {
         /**
-         * Half of what remains is ours: the server may end the session of a peer that went silent,
-         * and elect another, after 3 * floor(lease / 3 s) seconds, at least 3 s [leader's network cut].
+         * Half of what remains is ours: the server ends the session of a peer that went silent, and
+         * elects another, after a lease, or a little sooner where its own settings say so [leader's
+         * network cut].
          */
         private static final int SHARE = 2;
         private final Properties info;
