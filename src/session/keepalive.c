@@ -63,6 +63,8 @@
 #define SHORTEST_UNSENT_MS	30000
 #define BUSY_CHECK_MS	200		/* a busy backend looks at its socket */
 #define PROBES			2
+#define MOST_PROBES		127		/* Linux has no more, ... */
+#define LONGEST_IDLE_S	32767	/* ... and waits no longer for the first one */
 
 #if defined(TCP_USER_TIMEOUT) && defined(TCP_INFO) && defined(SIOCOUTQ)
 #define WATCHES_SOCKET
@@ -286,9 +288,8 @@ keepalives_take(void)
  * an interval (idle time), there are more probes, or they begin later.
  */
 static void
-tighten_keepalives(int limit_s)
+tighten_keepalives(int limit_s, int step_s)
 {
-	int			step_s = (limit_s - 1) / (PROBES + 1) + 1;
 	int64		taken = keepalives_take();
 	int			interval;
 
@@ -301,10 +302,12 @@ tighten_keepalives(int limit_s)
 	taken = keepalives_take();
 	if (taken > 0 && taken < limit_s)
 		replace(&settings[KEEPALIVES_COUNT],
-				PROBES + (limit_s - taken - 1) / interval + 1);
+				Min(PROBES + (limit_s - taken - 1) / interval + 1,
+					MOST_PROBES));
 	taken = keepalives_take();
 	if (taken > 0 && taken < limit_s)
-		replace(&settings[KEEPALIVES_IDLE], step_s + limit_s - taken);
+		replace(&settings[KEEPALIVES_IDLE],
+				Min(step_s + limit_s - taken, LONGEST_IDLE_S));
 }
 
 /*
@@ -315,8 +318,9 @@ tighten(int64 lease_duration)
 {
 	int			limit_ms = Min(Max(lease_duration / 1000, SHORTEST_MS), INT_MAX);
 	int			limit_s = (limit_ms - 1) / 1000 + 1;
+	int			step_s = (limit_s - 1) / (PROBES + 1) + 1;
 
-	tighten_keepalives(limit_s);
+	tighten_keepalives(limit_s, step_s);
 	if (tcp_user_timeout == 0 || tcp_user_timeout > limit_ms)
 	{
 		int			unsent_ms = Max(limit_ms > INT_MAX / 2 ? INT_MAX :
@@ -338,7 +342,7 @@ tighten(int64 lease_duration)
 	 */
 	if (settings[USER_TIMEOUT_MS].is_ours && watch_timer != MAX_TIMEOUTS)
 		set_watch(1000 * Min(Max(pq_getkeepalivesinterval(MyProcPort), 1),
-							 (limit_s - 1) / (PROBES + 1) + 1));
+							 step_s));
 #endif
 
 	/*
