@@ -1799,6 +1799,19 @@ BEGIN
 END
 $$;
 
+-- For how many milliseconds the server keeps this session while its client is silent;
+-- NULL: no such limit is known.  Its client must not count on a lease for longer: if
+-- its network is cut, another candidate leads when the session has ended.
+CREATE OR REPLACE FUNCTION leader_election_internal.session_lasts() RETURNS bigint
+LANGUAGE sql AS $$
+	SELECT min(ms)::bigint
+	FROM (VALUES (1000 * (current_setting('tcp_keepalives_idle')::bigint
+			+ current_setting('tcp_keepalives_interval')::bigint * current_setting('tcp_keepalives_count')::bigint)),
+		(current_setting('tcp_user_timeout')::bigint),
+		(1000 * extract(epoch FROM current_setting('idle_session_timeout')::interval))) AS v(ms)
+	WHERE ms > 0
+$$;
+
 CREATE OR REPLACE FUNCTION leader_election.renew(election text,
 	term bigint DEFAULT NULL, progress bigint DEFAULT NULL,
 	metadata jsonb DEFAULT NULL)
@@ -1814,6 +1827,9 @@ BEGIN
 			leader_election_internal.check_metadata($4);
 	END IF;
 	g := leader_election_internal.renew($1 COLLATE "C", $2, $3, $4);
+	IF $2 IS NULL THEN
+		g.remaining_ms := LEAST(g.remaining_ms, leader_election_internal.session_lasts());
+	END IF;
 	IF g.term IS NOT NULL THEN
 		RETURN NEXT g;
 	END IF;

@@ -347,11 +347,13 @@ LeClientSocket(void)
 }
 
 /*
- * How long the connection's keepalives take (seconds, seconds, number), as they
- * are, also where the kernel's defaults apply.  The same header declares them.
+ * The connection's settings (seconds, seconds, number, milliseconds) as they are,
+ * also where the kernel's defaults apply; 0: it has none.  The same header
+ * declares them.
  */
 extern int	pq_getkeepalivesidle(struct Port *port);
 extern int	pq_getkeepalivesinterval(struct Port *port);
 extern int	pq_getkeepalivescount(struct Port *port);
+extern int	pq_gettcpusertimeout(struct Port *port);
 
 #endif							/* LE_COMPAT_H */

@@ -567,8 +567,7 @@ class Candidate extends EventEmitter {
  * A session candidate: it has a connection of its own, and loses leadership with it.
  *
  * It leads for half of what remains of the lease when a renewal is *sent*: the server ends the
- * session of a peer that went silent after a lease, or a little sooner where its own settings say
- * so, and elects another.
+ * session of a peer that went silent when that is over, and elects another.
  *
  * A call that fails may go on at the server: a campaign would be elected there, and nobody would
  * know [query timeout]. The connection is ended then, and after each leadership, and never used

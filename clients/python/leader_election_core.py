@@ -499,8 +499,8 @@ class SessionCandidate(Engine):
         metadata => $4::pg_catalog.jsonb, auto_renew => false)"""
     _CAMPAIGN = """CALL leader_election.campaign($1, $2,
         timeout => pg_catalog.make_interval(secs => $3))"""
-    # Half of what remains is our deadline: the server ends the session of a silent peer after a
-    # lease, or a little sooner where its own settings say so, and another leads at once then.
+    # Half of what remains is our deadline: the server ends the session of a silent peer when that
+    # is over, and another leads at once then.
     _RENEW = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
         metadata => $3::pg_catalog.jsonb) WHERE term OPERATOR(pg_catalog.=) $2::pg_catalog.int8"""
     _LEAVE = "SELECT leader_election.leave($1)"

@@ -221,12 +221,19 @@ void
 le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
 {
 	ResultRow	row = {0};
+	int64		remaining = Max(lease->deadline_mono - le_clock(), 0);
 
+	/*
+	 * The lease is this session's.  Its client must not count on it for longer
+	 * than the server keeps the session while the network is cut.
+	 */
+	if (lease->session_id != 0)
+		remaining = Min(remaining, le_keepalive_lasts());
 	check_grant_type(((ReturnSetInfo *) fcinfo->resultinfo)->setDesc, election);
 	if (election)
 		LE_ADD(&row, LE_TEXT(lease->election));
 	LE_ADD(&row, Int64GetDatum(lease->term));
-	LE_ADD(&row, Int64GetDatum(Max(lease->deadline_mono - le_clock(), 0) / 1000));
+	LE_ADD(&row, Int64GetDatum(remaining / 1000));
 	LE_ADD(&row, TimestampTzGetDatum(lease->expires_at));
 	LE_ADD(&row, BoolGetDatum(lease->yielding));
 	le_call_put(fcinfo, &row);

@@ -16,27 +16,8 @@ static const Statement sql_renew = {
 	SQL_GRANT "leader_election.renew($1, $2)",
 	GRANT_FIELDS, false, 2, {TEXTOID, INT8OID}
 };
-
-/*
- * In a session, the lease counts for no longer than the server keeps the session
- * of a client that is cut off.  Where its settings are tighter than the lease,
- * it would end the session, and another candidate would lead, while the command
- * still runs.  (The keepalives are 0 over a Unix-domain socket.)
- */
 static const Statement sql_renew_session = {
-	"SELECT term, LEAST(remaining_ms,"
-	" CASE WHEN silent OPERATOR(pg_catalog.>) 0"
-	" THEN silent OPERATOR(pg_catalog.*) 1000 END,"
-	" CASE WHEN unsent_ms OPERATOR(pg_catalog.>) 0 THEN unsent_ms END),"
-	" yielding FROM leader_election.renew($1),"
-	" (SELECT"
-	" pg_catalog.current_setting('tcp_keepalives_idle')::pg_catalog.int8"
-	" OPERATOR(pg_catalog.+)"
-	" (pg_catalog.current_setting('tcp_keepalives_interval')::pg_catalog.int8"
-	" OPERATOR(pg_catalog.*)"
-	" pg_catalog.current_setting('tcp_keepalives_count')::pg_catalog.int8),"
-	" pg_catalog.current_setting('tcp_user_timeout')::pg_catalog.int8"
-	" ) AS session (silent, unsent_ms)",
+	SQL_GRANT "leader_election.renew($1)",
 	GRANT_FIELDS, false, 1, {TEXTOID}
 };
 

@@ -80,8 +80,8 @@ set_deadline(Leadership *l, const Grant *grant)
 	/*
 	 * No renewal moves the deadline back.  But a server that was just
 	 * promoted may not know of the last renewal, and grant less than we have
-	 * already.  A session does not outlive its server; if it is granted less,
-	 * its server would end it sooner (see sql_renew_session).
+	 * already.  A session ends with its server, and is granted less only where
+	 * that would end it sooner now.
 	 */
 	if (!new_term && !a->options->session)
 		a->grant.deadline = Max(grant->deadline, old_deadline);

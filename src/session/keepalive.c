@@ -31,7 +31,7 @@
  *	 of it.  If the session of a leader whose network is cut ended sooner,
  *	 another candidate would be elected, and both would work.  So a lease that
  *	 becomes longer counts at once, and keepalives that are tighter only in part
- *	 are replaced.
+ *	 are replaced.  Where others' values are tighter, renew() grants no more.
  *
  * - What the session sets itself stays, then and afterwards; only the value
  *	 that RESET would give is replaced, and put back in the end.  (It counts as
@@ -53,6 +53,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "session/session.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -383,4 +384,28 @@ le_keepalive_fit(int64 lease_duration)
 	fitted = lease_duration;
 	for (int i = 0; i < lengthof(settings); i++)
 		left[i] = *settings[i].variable;
+}
+
+/*
+ * For how many microseconds the server keeps this session from now on if its
+ * client is silent; PG_INT64_MAX: no such limit is known.
+ */
+int64
+le_keepalive_lasts(void)
+{
+	int64		lasts = PG_INT64_MAX;
+	int64		silent_s;
+	int64		unsent_ms;
+
+	if (MyProcPort == NULL)
+		return lasts;
+	silent_s = keepalives_take();
+	unsent_ms = pq_gettcpusertimeout(MyProcPort);
+	if (silent_s > 0)
+		lasts = silent_s * USECS_PER_SEC;
+	if (unsent_ms > 0)
+		lasts = Min(lasts, unsent_ms * 1000);
+	if (IdleSessionTimeout > 0)
+		lasts = Min(lasts, IdleSessionTimeout * INT64CONST(1000));
+	return lasts;
 }

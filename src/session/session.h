@@ -13,6 +13,7 @@
 /* keepalive.c */
 extern void le_keepalive_init(void);
 extern void le_keepalive_fit(int64 lease_duration);
+extern int64 le_keepalive_lasts(void);
 
 /* session.c */
 typedef struct Candidacy

@@ -264,6 +264,24 @@ foreach my $set (
 	}
 }
 
+# Where settings end the session sooner, renew() grants no more than until then: its
+# client must not count on the lease for longer.
+foreach my $tight (
+	'tcp_keepalives_idle=1 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3',
+	'tcp_user_timeout=7000', 'idle_session_timeout=7s', 'client_connection_check_interval=7s')
+{
+	my $session = local_session(options => "-c $tight");
+	my ($most, $name) = $tight =~ /^client/ ? (40_000, 'nothing else') : (7_000, $tight);
+
+	$session->query("SELECT leader_election.join('of 40 s', 'c')");
+	my ($ms, $expires) = split /\|/, $session->query(
+		"SELECT remaining_ms, expires_at > clock_timestamp() + '30 s' FROM leader_election.renew('of 40 s')");
+	cmp_ok($ms, '<=', $most, "$name shortens what renew() grants, got $ms ms");
+	cmp_ok($ms, '>', $most - 5_000, '... no more than that');
+	is($expires, 't', '... not the lease');
+	$session->finish;
+}
+
 # What the session has SET is RESET later.
 {
 	my $session = local_session();

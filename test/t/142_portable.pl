@@ -30,7 +30,7 @@ my $LEASE = int(400 * slowness());	# of elections whose lease is to run out, in 
 
 my $node = new_server(
 	streaming => 1,
-	config => "leader_election.lease_duration = '10min'\nclient_min_messages = notice\n");
+	config => "leader_election.lease_duration = '10min'\nclient_min_messages = notice\nlisten_addresses = '127.0.0.1'\n");
 my $super = session($node, name => 'super');
 my $SUPERUSER = $super->query('SELECT current_user');
 
@@ -927,6 +927,21 @@ is($idle->sqlstate, '00000', 'a fence');
 end_lease($election);
 wait_until(sub { $two->acquire($election, 'b') }, 'an election in spite of a fence that sits idle');
 is($idle->sqlstate_of('COMMIT'), '08006', 'a fenced transaction that sits idle for a lease is ended');
+
+# Where settings of the server end the session of a silent client sooner than the
+# lease, the client is told to count on no more.
+foreach my $tight (
+	'-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3',
+	'-c tcp_user_timeout=7000', '-c idle_session_timeout=7s')
+{
+	my $client = session($node, name => 'tight', dbname => 'portable', user => 'app', host => '127.0.0.1', options => $tight);
+
+	$owner->query("SELECT leader_election.create_election('$tight', lease_duration => '40 s')");
+	$client->query("SELECT leader_election.join('$tight', 'c', auto_renew => false)");
+	is($client->query("SELECT remaining_ms, expires_at > clock_timestamp() + '30 s' FROM leader_election.renew('$tight')"),
+		'7000|t', "$tight: the client counts on no more");
+	$client->finish;
+}
 
 # A clock that was set back: nobody is given more than a lease.
 ($election, $term) = led("lease_duration => '10 s'");

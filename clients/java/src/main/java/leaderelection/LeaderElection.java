@@ -432,9 +432,8 @@ public final class LeaderElection {
     /** Stands with a connection of its own, which is never a pool's. */
     public static final class SessionLeadership extends Engine {
         /**
-         * Half of what remains is ours: the server ends the session of a peer that went silent, and
-         * elects another, after a lease, or a little sooner where its own settings say so [leader's
-         * network cut].
+         * Half of what remains is ours: the server ends the session of a peer that went silent when
+         * that is over, and elects another [leader's network cut].
          */
         private static final int SHARE = 2;
         private final Properties info;
