@@ -237,6 +237,7 @@ le_renew(PG_FUNCTION_ARGS)
 	Profile		said = {.metadata = 0};
 	BoundedWaits waits;
 	Lease	   *lease;
+	Candidacy  *c = NULL;
 
 	le_arg_said(fcinfo, 2, &said);
 	InitMaterializedSRF(fcinfo, 0);
@@ -247,7 +248,9 @@ le_renew(PG_FUNCTION_ARGS)
 		!le_stand_leads(lease, session_id))
 		lease = NULL;			/* it has just ended */
 	if (lease != NULL && !by_term)
-		le_session_set_lease(name, lease->duration);
+		c = le_session_find(name, strlen(name));
+	if (c != NULL)
+		le_session_set_lease(c, lease->duration);
 	if (lease != NULL)
 		le_call_return_grant(fcinfo, lease, false);
 	le_wait_bounded_end(&waits);

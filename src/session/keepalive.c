@@ -19,8 +19,10 @@
  *
  * On Linux a tcp_user_timeout also replaces the count of keepalives: an idle
  * session would end that late.  So a timer (watch_socket()) sets the kernel's
- * option to 0 while keepalives go unanswered and no data is on its way, and
- * afterwards to what the setting says again.  An error of the session ends all
+ * option to what keepalives take while they go unanswered and no data is on its
+ * way, and afterwards to what the setting says again.  (Not to 0: data that is
+ * sent just then would have the system's number of retries, which may be over
+ * before the lease.)  An error of the session ends all
  * timers: this one is started again when the transaction is over.  Without it
  * the session of a dead peer ends later, but it ends.
  *
@@ -32,6 +34,9 @@
  *	 another candidate would be elected, and both would work.  So a lease that
  *	 becomes longer counts at once, and keepalives that are tighter only in part
  *	 are replaced.  Where others' values are tighter, renew() grants no more.
+ *
+ * - What is tighter stays as it is, also when the configuration file is changed:
+ *	 its client may not hear of that.
  *
  * - What the session sets itself stays, then and afterwards; only the value
  *	 that RESET would give is replaced, and put back in the end.  (It counts as
@@ -98,6 +103,7 @@ static ServerSetting settings[] = {
 #ifdef WATCHES_SOCKET
 static TimeoutId watch_timer = MAX_TIMEOUTS;	/* not registered yet */
 static int	watch_every = 0;	/* milliseconds; 0: it is not to run */
+static int	idle_timeout;		/* what keepalives take, in milliseconds */
 #endif
 
 static void
@@ -140,7 +146,7 @@ watch_socket(void)
 		getsockopt(sock, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
 		ioctl(sock, SIOCOUTQ, &unsent) == 0)
 	{
-		wanted = info.tcpi_probes > 0 && unsent == 0 ? 0 : s->value;
+		wanted = info.tcpi_probes > 0 && unsent == 0 ? idle_timeout : s->value;
 		size = sizeof(present);
 		if (getsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &present, &size) == 0 &&
 			present != wanted)
@@ -295,7 +301,13 @@ tighten_keepalives(int limit_s, int step_s)
 	int			interval;
 
 	if (taken > 0 && taken <= limit_s)
+	{
+		replace(&settings[KEEPALIVES_IDLE], pq_getkeepalivesidle(MyProcPort));
+		replace(&settings[KEEPALIVES_INTERVAL],
+				pq_getkeepalivesinterval(MyProcPort));
+		replace(&settings[KEEPALIVES_COUNT], pq_getkeepalivescount(MyProcPort));
 		return;
+	}
 	replace(&settings[KEEPALIVES_IDLE], step_s);
 	replace(&settings[KEEPALIVES_INTERVAL], step_s);
 	replace(&settings[KEEPALIVES_COUNT], PROBES);
@@ -321,17 +333,16 @@ tighten(int64 lease_duration)
 	int			limit_s = (limit_ms - 1) / 1000 + 1;
 	int			step_s = (limit_s - 1) / (PROBES + 1) + 1;
 
-	tighten_keepalives(limit_s, step_s);
-	if (tcp_user_timeout == 0 || tcp_user_timeout > limit_ms)
-	{
-		int			unsent_ms = Max(limit_ms > INT_MAX / 2 ? INT_MAX :
-									limit_ms * 2, SHORTEST_UNSENT_MS);
+	int			unsent_ms = Max(limit_ms > INT_MAX / 2 ? INT_MAX : limit_ms * 2,
+								SHORTEST_UNSENT_MS);
+	bool		watches = tcp_user_timeout == 0 || tcp_user_timeout > limit_ms;
 
-		/* Another value than before shows whether the session has SET it. */
-		if (tcp_user_timeout > 0)
-			unsent_ms = Min(unsent_ms, tcp_user_timeout - 1);
-		replace(&settings[USER_TIMEOUT_MS], unsent_ms);
-	}
+	tighten_keepalives(limit_s, step_s);
+
+	/* Another value than before shows whether the session has SET it. */
+	if (tcp_user_timeout > 0)
+		unsent_ms = Min(unsent_ms, tcp_user_timeout - 1);
+	replace(&settings[USER_TIMEOUT_MS], watches ? unsent_ms : tcp_user_timeout);
 	if (client_connection_check_interval == 0 ||
 		client_connection_check_interval > BUSY_CHECK_MS)
 		replace(&settings[CONNECTION_CHECK], BUSY_CHECK_MS);
@@ -341,7 +352,9 @@ tighten(int64 lease_duration)
 	 * The timer has to look between the first keepalive without an answer and
 	 * the last.
 	 */
-	if (settings[USER_TIMEOUT_MS].is_ours && watch_timer != MAX_TIMEOUTS)
+	idle_timeout = Min(keepalives_take() * 1000, INT_MAX);
+	if (watches && settings[USER_TIMEOUT_MS].is_ours &&
+		watch_timer != MAX_TIMEOUTS)
 		set_watch(1000 * Min(Max(pq_getkeepalivesinterval(MyProcPort), 1),
 							 step_s));
 #endif

@@ -307,44 +307,6 @@ le_session_lose(Candidacy *candidacy)
 }
 
 /*
- * Have the server notice a dead client in time for the shortest lease for which
- * this session stands.  A campaign may have to wait before it can read the
- * election's lease_duration: if it is the only one, assume the default.
- */
-static void
-fit_keepalives(void)
-{
-	int64		shortest = 0;
-	bool		stands = false;
-
-	foreach_entry(const Candidacy, c, candidacies)
-	{
-		stands = true;
-		if (c->lease_duration > 0 &&
-			(shortest == 0 || c->lease_duration < shortest))
-			shortest = c->lease_duration;
-	}
-	if (stands && shortest == 0)
-		shortest = le_lease_duration_ms * INT64CONST(1000);
-	le_keepalive_fit(shortest);
-}
-
-/*
- * This session's lease was granted, or renewed, for that duration.  The client
- * counts on it as soon as it is told: the session must not end before.
- */
-void
-le_session_set_lease(const char *election, int64 duration)
-{
-	Candidacy  *c = le_session_find(election, strlen(election));
-
-	if (c == NULL || c->lease_duration == duration)
-		return;
-	c->lease_duration = duration;
-	fit_keepalives();
-}
-
-/*
  * The candidacy ends when this transaction commits, and does not lead from
  * now on.
  */
@@ -370,6 +332,42 @@ le_session_return(Candidacy *candidacy, const char *candidate)
 }
 
 /*
+ * Have the server notice a dead client in time for the shortest lease for which
+ * this session stands.  A campaign may have to wait before it can read the
+ * election's lease_duration: if it is the only one, assume the default.
+ */
+static void
+fit_keepalives(void)
+{
+	int64		shortest = 0;
+	bool		stands = false;
+
+	foreach_entry(const Candidacy, c, candidacies)
+	{
+		stands = true;
+		if (c->lease_duration > 0 &&
+			(shortest == 0 || c->lease_duration < shortest))
+			shortest = c->lease_duration;
+	}
+	if (stands && shortest == 0)
+		shortest = le_lease_duration_ms * INT64CONST(1000);
+	le_keepalive_fit(shortest);
+}
+
+/*
+ * The lease of this candidacy lasts for so long.  The client counts on it as soon
+ * as it is told: the session must not end before.
+ */
+void
+le_session_set_lease(Candidacy *c, int64 duration)
+{
+	if (c->lease_duration == duration)
+		return;
+	c->lease_duration = duration;
+	fit_keepalives();
+}
+
+/*
  * Make the view that of this lease row, which is committed.  changes is
  * le_leadership_generation from before it was read.
  */
@@ -386,7 +384,7 @@ set_view(Candidacy *c, const Lease *lease, uint64 changes)
 		lease->deadline_mono - now <= lease->duration)
 	{
 		c->term = lease->term;
-		c->lease_duration = lease->duration;
+		le_session_set_lease(c, lease->duration);
 		c->deadline = lease->deadline_mono;
 		c->next_read = Max(now + READ_PAUSE(lease->duration),
 						   c->deadline - LAST_PART(lease->duration));

@@ -50,7 +50,6 @@ extern Candidacy *le_session_add(const char *election,
 								 const char *candidate, const Role *role,
 								 int64 session_id, bool campaigning);
 extern int64 le_session_id(void);
-extern void le_session_set_lease(const char *election, int64 duration);
 extern void le_session_withdraw(Candidacy *candidacy);
 extern void le_session_return(Candidacy *candidacy, const char *candidate);
 extern void le_session_drop(Candidacy *candidacy);
@@ -58,6 +57,7 @@ extern void le_session_lose(Candidacy *candidacy);
 extern bool le_session_take_loss(Oid lease_oid, const char *election,
 								 const char *candidate);
 extern List *le_session_elections(void);
+extern void le_session_set_lease(Candidacy *c, int64 duration);
 extern int64 le_session_term(Candidacy *candidacy);
 extern int64 le_session_term_of(Candidacy *candidacy, const Lease *lease,
 								uint64 changes);

@@ -40,6 +40,7 @@ use lib $FindBin::RealBin;
 use IPC::Run;
 use LeaderElection;
 use MachineTime;
+use POSIX qw(fmod);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
@@ -50,6 +51,7 @@ my $MAC = '02:00:00:00:00:02';
 my $TAKEOVER = 4;    # seconds, with a lease of 2; a dead session ends after 3
 my $UNSENT = 36;     # with data on its way to it, after 30
 my $SLOW_LEASE = 4;
+my $LATER_LEASE = 15;
 
 my $node = new_server(
 	config => qq(
@@ -215,6 +217,7 @@ foreach my $how (qw(join renew remaining_ms))
 		if ($how eq 'remaining_ms')
 		{
 			wait_for($node, "SELECT expires_at - renewed_at >= '$lease s' FROM leader_election.status WHERE election = '$election'");
+			$session->query('BEGIN');    # it counts before the transaction ends, too
 			$session->query("SELECT leader_election.remaining_ms('$election')");
 		}
 		else
@@ -222,6 +225,7 @@ foreach my $how (qw(join renew remaining_ms))
 			$session->query($how eq 'join' ? $join : "SELECT leader_election.renew('$election')");
 		}
 		lasts_for($session, $lease, "$how: the lease became $lease s");
+		$session->query('COMMIT') if $how eq 'remaining_ms';
 	}
 	$session->finish;
 }
@@ -280,6 +284,30 @@ foreach my $tight (
 	cmp_ok($ms, '>', $most - 5_000, '... no more than that');
 	is($expires, 't', '... not the lease');
 	$session->finish;
+}
+
+# What is tighter stays as it is until the session stands no more, also when the
+# configuration is changed.
+{
+	my @tight = qw(1 2 3 20000);
+	my $other = local_session();
+	my $set = sub {
+		my @values = @_;
+
+		$node->safe_psql('postgres', "ALTER SYSTEM SET $settings[$_] = $values[$_]") foreach 0 .. 3;
+		$node->reload;
+		wait_until(sub { (settings($other))[3] eq $values[3] }, 'the configuration');
+	};
+
+	$set->(@tight);
+	my $session = local_session();
+	$session->query("SELECT leader_election.join('of 40 s', 'c')");
+	is_deeply([ (settings($session))[0 .. 3] ], \@tight, 'tighter settings of the configuration');
+	$set->(1, 1, 1, 3000);
+	is_deeply([ (settings($session))[0 .. 3] ], \@tight, 'they stay when the configuration is changed');
+	$set->(0, 0, 0, 0);
+	$session->finish;
+	$other->finish;
 }
 
 # What the session has SET is RESET later.
@@ -451,13 +479,26 @@ SKIP:
 		return $socket =~ /timer:\(keepalive,[^,]*,(\d+)\)/ ? $1 : -1;
 	};
 
+	# Data that is sent to a host that has vanished already is not given up after the
+	# system's number of retries either. (Not every system allows to lower it.)
+	my $retries = '/proc/sys/net/ipv4/tcp_retries2';
+	if (open my $file, '>', $retries)
+	{
+		print $file "3\n";
+		close $file or note("$retries: $!");
+	}
+	note("$retries: " . slurp_file($retries));
+	$node->safe_psql('postgres',
+		"SELECT leader_election.create_election('later', lease_duration => '$LATER_LEASE s')");
+
 	# Leaders there, each with an heir here
 	my %there;
 	my %here;
+	my %led_since;
 	$node->safe_psql('postgres',
 		"SELECT leader_election.create_election('slow', lease_duration => '$SLOW_LEASE s')");
 	foreach my $election (
-		qw(idle busy transaction failed told late slow writing))
+		qw(idle busy transaction failed told later late slow writing))
 	{
 		$there{$election} = session(
 			$node,
@@ -469,6 +510,7 @@ SKIP:
 				"SELECT leader_election.join('$election', 'there')"),
 			1,
 			"$election: leads");
+		$led_since{$election} = machine_time();
 		is( $here{$election}->query(
 				"SELECT leader_election.join('$election', 'here')"),
 			'',
@@ -476,7 +518,7 @@ SKIP:
 	}
 	is( $there{idle}->query('SELECT inet_client_addr()'),
 		$CLIENT, 'leaders are on the other host');
-	$there{$_}->query("LISTEN \"$_\"") foreach qw(told late);
+	$there{$_}->query("LISTEN \"$_\"") foreach qw(told later late);
 	$there{transaction}->query('BEGIN');
 	$lost_probes->($_) foreach values %there;
 	$there{busy}->query_async('SELECT pg_sleep(600)');
@@ -496,7 +538,7 @@ SKIP:
 	wait_until(sub { $lost_probes->($there{idle}) > 0 }, 'a lost probe');
 	$plug->('up');
 	$all_is_well->();
-	foreach my $election (qw(idle transaction failed told late slow writing))
+	foreach my $election (qw(idle transaction failed told later late slow writing))
 	{
 		is( $there{$election}->query(
 				"SELECT leader_election.is_leader('$election'),
@@ -577,9 +619,19 @@ SKIP:
 		sub { qx(ip -o link show server) =~ /state (LOWERLAYER)?DOWN/ },
 		'the line to be dead');
 	my $told = machine_time() - $start;
+	my $later;
 	$here{idle}->query("NOTIFY told, 'news'");
 	wait_until(
 		sub {
+			# The server has just looked at the socket, as it does each third
+			# of the lease, and found that keepalives go unanswered.
+			my $now = machine_time();
+			if (!defined $later && $lost_probes->($there{later}) >= 2
+				&& fmod($now - $led_since{later}, $LATER_LEASE / 3) < 1)
+			{
+				$later = $now - $start;
+				$here{idle}->query("NOTIFY later, 'news'");
+			}
 			foreach my $election (keys %here)
 			{
 				$elapsed{$election} //= machine_time() - $start
@@ -590,11 +642,14 @@ SKIP:
 		},
 		sub { 'new leaders, got ' . join(', ', keys %elapsed) });
 	$elapsed{told} -= $told;
+	$elapsed{later} -= $later;
+	cmp_ok($elapsed{later}, '>', $LATER_LEASE / 3,
+		'later: not before the lease, which counts from before the probes');
 	foreach my $election (sort keys %elapsed)
 	{
 		cmp_ok(
 			$elapsed{$election}, '<',
-			$election =~ /told|writing/ ? $UNSENT : $TAKEOVER,
+			$election =~ /told|later|writing/ ? $UNSENT : $TAKEOVER,
 			"$election: takeover (liquibase#872)");
 		note(sprintf '%s: %.3f s', $election, $elapsed{$election});
 		is( $here{$election}->query(
@@ -608,7 +663,7 @@ SKIP:
 
 	# It comes back.
 	$plug->('up');
-	foreach my $election (qw(idle transaction failed told late))
+	foreach my $election (qw(idle transaction failed told later late))
 	{
 		is( $there{$election}->sqlstate_of(
 				"SELECT leader_election.is_leader('$election')"),
