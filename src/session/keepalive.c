@@ -22,9 +22,9 @@
  * option to what keepalives take while they go unanswered and no data is on its
  * way, and afterwards to what the setting says again.  (Not to 0: data that is
  * sent just then would have the system's number of retries, which may be over
- * before the lease.)  An error of the session ends all
- * timers: this one is started again when the transaction is over.  Without it
- * the session of a dead peer ends later, but it ends.
+ * before the lease.)  An error of the session ends all timers: this one is
+ * started again when the transaction is over.  Without it the session of a dead
+ * peer ends later, but it ends.
  *
  * Invariants:
  *
@@ -264,6 +264,9 @@ restore(void)
 #endif
 }
 
+/*
+ * Replace a setting, unless the session has SET it.
+ */
 static void
 replace(ServerSetting *s, int value)
 {
@@ -298,10 +301,11 @@ static void
 tighten_keepalives(int limit_s, int step_s)
 {
 	int64		taken = keepalives_take();
-	int			interval;
+	int			interval_s;
 
 	if (taken > 0 && taken <= limit_s)
 	{
+		/* They stay as they are, whatever the configuration file says later. */
 		replace(&settings[KEEPALIVES_IDLE], pq_getkeepalivesidle(MyProcPort));
 		replace(&settings[KEEPALIVES_INTERVAL],
 				pq_getkeepalivesinterval(MyProcPort));
@@ -311,11 +315,11 @@ tighten_keepalives(int limit_s, int step_s)
 	replace(&settings[KEEPALIVES_IDLE], step_s);
 	replace(&settings[KEEPALIVES_INTERVAL], step_s);
 	replace(&settings[KEEPALIVES_COUNT], PROBES);
-	interval = Max(pq_getkeepalivesinterval(MyProcPort), 1);
+	interval_s = Max(pq_getkeepalivesinterval(MyProcPort), 1);
 	taken = keepalives_take();
 	if (taken > 0 && taken < limit_s)
 		replace(&settings[KEEPALIVES_COUNT],
-				Min(PROBES + (limit_s - taken - 1) / interval + 1,
+				Min(PROBES + (limit_s - taken - 1) / interval_s + 1,
 					MOST_PROBES));
 	taken = keepalives_take();
 	if (taken > 0 && taken < limit_s)
@@ -332,7 +336,6 @@ tighten(int64 lease_duration)
 	int			limit_ms = Min(Max(lease_duration / 1000, SHORTEST_MS), INT_MAX);
 	int			limit_s = (limit_ms - 1) / 1000 + 1;
 	int			step_s = (limit_s - 1) / (PROBES + 1) + 1;
-
 	int			unsent_ms = Max(limit_ms > INT_MAX / 2 ? INT_MAX : limit_ms * 2,
 								SHORTEST_UNSENT_MS);
 	bool		watches = tcp_user_timeout == 0 || tcp_user_timeout > limit_ms;

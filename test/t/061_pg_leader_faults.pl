@@ -162,11 +162,11 @@ sub log_of
 	return -e "$round->{file}.log" ? slurp_file("$round->{file}.log") : '';
 }
 
-# Starts rounds: in each, a leader whose command runs, and another that waits. The
-# rounds of a kind take turns with several leases.
-# Options are those of the first leader; connect is how it connects. On a machine
-# so busy that a leader cannot renew in time, its round is started anew; and the
-# other one may lose its leadership before its command has begun: it stands again.
+# Starts rounds: in each, a leader whose command runs, and another that waits. Where
+# there are several leases, rounds take turns with them. Options are those of the first
+# leader; connect is how it connects. On a machine so busy that a leader cannot renew in
+# time, its round is started anew; and the other one may lose its leadership before its
+# command has begun: it stands again.
 sub start_rounds
 {
 	my ($name, $n, %opts) = @_;
