@@ -182,7 +182,7 @@ is(renew('itself', 1), 1, 'itself: leads on');
 	}
 }
 
-watched_ok(20);
+watched_ok();
 is_deeply(
 	[ $listener->requests('^(?!ended)') ],
 	[

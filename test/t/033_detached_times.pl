@@ -225,7 +225,7 @@ my ($one, $two, $three, $four) =
 	elected_at_ok('reserved', 3, $clock, 'reserved again');
 }
 
-watched_ok(20);
+watched_ok();
 is_deeply(
 	[ $listener->requests('.') ],
 	[ 'clings 1 three, to d2', 'is terminated 1 d', 'yields 1 d' ],

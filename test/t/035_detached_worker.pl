@@ -101,7 +101,7 @@ my ($two, $three, $four) =
 	is($three->result, 2, 'worker gone once more: a waiting campaign leads');
 }
 
-watched_ok(20);
+watched_ok();
 $_->finish foreach $two, $three, $four;
 
 # -- What the worker has to do with detached candidates: little, and it ends
