@@ -223,7 +223,7 @@ on_subxact_event(SubXactEvent event, SubTransactionId own,
 static void
 set_watch(int every)
 {
-	if (watch_every > 0 && every != watch_every)
+	if (watch_every > 0)
 		disable_timeout(watch_timer, false);
 	watch_every = every;
 	keep_watching();

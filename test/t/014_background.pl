@@ -59,6 +59,20 @@ is( $control->query(
 	'session ended',
 	'a candidate in a worker leads until that ends');
 
+# No client of it is silent: no setting for clients limits what it is granted.
+$control->query('CREATE TABLE granted (remaining_ms bigint)');
+$control->query(q{CREATE PROCEDURE renewed() LANGUAGE plpgsql AS $$
+	BEGIN
+		SET idle_session_timeout = '1s';
+		PERFORM leader_election.join('renewed', 'worker');
+		COMMIT;
+		INSERT INTO granted
+			SELECT remaining_ms FROM leader_election.renew('renewed');
+		COMMIT;
+	END $$});
+$control->query("SELECT run_in_background('CALL renewed()')");
+wait_for($node, 'SELECT remaining_ms > 1000 FROM granted');
+
 # It has no address that could be the one of who has that name.
 $control->query("SELECT leader_election.join('named', 'control')");
 $control->query(q{SELECT run_in_background($$SELECT leader_election.join('named', 'control')$$)});
@@ -67,6 +81,8 @@ wait_until(sub { ($said) = slurp_file($node->logfile) =~ /ERROR:  candidate name
 like($said, qr/DETAIL:  A session of .* client address \[local\], application_name "control"\.\n.*HINT:  Give each instance a name of its own\.$/,
 	'a worker is told by whom, and of no connection pool of its own');
 
+# A worker that the server ends while it exits fails an assertion of the server's.
+wait_for($node, "SELECT count(*) = 0 FROM $BACKGROUND");
 $control->finish;
 $node->stop;
 done_testing();
