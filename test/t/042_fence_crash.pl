@@ -38,15 +38,19 @@ END
 }
 
 # What a candidate does, in psql, until its connection is lost.  What it says
-# was told by the server, and not in the round before.
+# was told by the server, and not in the round before: a call that fails leaves
+# psql's variables as they were.
 my %candidate = (
 	detached => q{
+\set term 0
+\set granted f
 SELECT coalesce((SELECT term FROM leader_election.acquire(:'election', :'name')), 0) AS term \gset
 SELECT :term > 0 AS granted \gset
 \if :granted
 \echo granted :election :term :name
 BEGIN\; SET LOCAL synchronous_commit = on\; SELECT leader_election.assert_leader(:'election', :term)\; INSERT INTO written VALUES (:'election', :term, :'name')\; COMMIT;
 \if :ERROR
+ROLLBACK;
 \else
 \echo written :election :term :name
 \endif
@@ -56,12 +60,15 @@ SELECT leader_election.release(:'election', :term) AS released \gset
 \endif
 },
 	session => q{
+\set term 0
+\set granted f
 SELECT coalesce(leader_election.join(:'election', :'name'), 0) AS term \gset
 SELECT :term > 0 AS granted, :term % 3 = 0 AS leaves \gset
 \if :granted
 \echo granted :election :term :name
 BEGIN\; SET LOCAL synchronous_commit = on\; INSERT INTO written VALUES (:'election', :term, :'name')\; SELECT leader_election.assert_leader(:'election')\; COMMIT;
 \if :ERROR
+ROLLBACK;
 \else
 \echo written :election :term :name
 \endif
