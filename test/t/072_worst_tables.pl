@@ -37,7 +37,11 @@ sub create
 # The server's worker is terminated, and another one is there.
 sub new_worker
 {
-	my $pid = $control->query(
+	my $pid;
+
+	# Of two that were started at the same time, one ends by itself.
+	wait_for($node, $ONE_WORKER);
+	$pid = $control->query(
 		"SELECT pg_terminate_backend(pid)::text || ' ' || pid FROM $WORKERS");
 
 	$pid =~ s/.* //;
