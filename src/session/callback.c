@@ -25,8 +25,8 @@
  *
  * 2. What was counted, and what this session knows of its candidacies, becomes
  *	  what the transaction has left of it; and its keepalives fit that.  (What
- *	  the transaction has SET LOCAL still counts here.  They are fitted again at
- *	  the end of the next one.)
+ *	  the transaction has SET LOCAL still counts here: the keepalives are fitted
+ *	  again at the end of the next transaction.)
  *
  * 3. What belonged to the transaction is forgotten.
  *

@@ -305,7 +305,10 @@ tighten_keepalives(int limit_s, int step_s)
 
 	if (taken > 0 && taken <= limit_s)
 	{
-		/* They stay as they are, whatever the configuration file says later. */
+		/*
+		 * Keep these values while the session stands: if a reload of the
+		 * configuration file changed them, its client would not hear of that.
+		 */
 		replace(&settings[KEEPALIVES_IDLE], pq_getkeepalivesidle(MyProcPort));
 		replace(&settings[KEEPALIVES_INTERVAL],
 				pq_getkeepalivesinterval(MyProcPort));

@@ -81,7 +81,7 @@ wait_until(sub { ($said) = slurp_file($node->logfile) =~ /ERROR:  candidate name
 like($said, qr/DETAIL:  A session of .* client address \[local\], application_name "control"\.\n.*HINT:  Give each instance a name of its own\.$/,
 	'a worker is told by whom, and of no connection pool of its own');
 
-# A worker that the server ends while it exits fails an assertion of the server's.
+# If the server terminates a worker that is exiting, pgstat.c fails an assertion.
 wait_for($node, "SELECT count(*) = 0 FROM $BACKGROUND");
 $control->finish;
 $node->stop;

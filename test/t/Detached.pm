@@ -38,8 +38,8 @@ our ($node, $control, $listener, @pool);
 my @watchers;
 
 # Watches elections from aside, the way a client checks a term before it acts.
-# Notes when each term was first the present one (the clock after the call), as
-# soon as it has seen it, and at the end when it was last (the clock before).
+# Of each term it notes the clock twice: after the first call that said yes (at
+# once), and before the last call that said yes (at the end).
 my $WATCHERS = <<'END';
 CREATE TABLE stint (election text, watcher text, term bigint,
 	first_after bigint, last_before bigint);
