@@ -75,7 +75,17 @@ become_command(const GuardianState *g, int exec_fd)
 
 	(void) setpgid(0, 0);
 	if (g->terminal_group != 0)
+	{
+		/*
+		 * Ctrl-Z: the shell waits for pg_leader, which is not stopped, and
+		 * would never get its terminal back.  To have what was stopped
+		 * continue is not enough.  A script that is starting a process by
+		 * vfork() waits for it and cannot be stopped, but the process can:
+		 * then both stand, and nothing tells the guardian.
+		 */
+		(void) signal(SIGTSTP, SIG_IGN);
 		(void) tcsetpgrp(STDIN_FILENO, getpid());
+	}
 
 	(void) signal(SIGPIPE, SIG_DFL);
 	(void) signal(SIGTTOU, SIG_DFL);
@@ -233,9 +243,8 @@ reap_all(GuardianState *g)
 		if (WIFSTOPPED(status))
 		{
 			/*
-			 * The user has stopped the command at the terminal (Ctrl-Z).  The
-			 * shell waits for pg_leader, which is not stopped, and would never
-			 * get its terminal back: have the command continue.
+			 * The command does not ignore Ctrl-Z, as become_command() had it:
+			 * it has set SIGTSTP to its default.  Have it continue.
 			 */
 			if (g->terminal_group != 0 && WSTOPSIG(status) == SIGTSTP)
 				(void) kill(-g->command, SIGCONT);

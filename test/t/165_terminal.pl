@@ -91,11 +91,26 @@ ok(!has_terminal($shell_pid) && !has_terminal($leader), 'the command has the ter
 $in .= "\cC";
 shell_says(130, 'Ctrl-C ends the command');
 
-($leader) = start_in_foreground("trap \"echo con''tinued\" CONT; echo ru''ns; while :; do sleep 0.1; done");
+# A script that is just starting a process cannot be stopped, but the process can.
+start_in_foreground("trap \"echo con''tinued\" USR1; echo pid \$\$; echo ru''ns; while :; do env true; done");
+my ($script) = $shown =~ /^pid (\d+)/m or die;
+foreach (1 .. 300)
+{
+	$in .= "\cZ";
+	shows(qr/\^Z/);
+	kill('USR1', $script);
+	shows(qr/continued/);
+}
+$in .= "\cC";
+shell_says(130, 'Ctrl-Z does not stop it');
+
+# A program that has itself stopped by Ctrl-Z
+start_in_foreground(q{exec perl -e "\$|=1; \$SIG{TSTP}=DEFAULT; \$SIG{CONT}=sub{print qq(cont).qq(inued)}; } .
+	q{print qq(ru).qq(ns); sleep 1 while 1"});
 $in .= "\cZ";
 shows(qr/\^Z.*continued/s);
 $in .= "\cC";
-shell_says(130, 'Ctrl-Z does not stop it');
+shell_says(130, 'nor what sets SIGTSTP to its default');
 
 # Ctrl-C and Ctrl-\ reach the command alone, and yet nothing is started once more.
 foreach my $key ([ "\cC", 130, 'Ctrl-C' ], [ "\c\\", 131, 'Ctrl-\\' ])
