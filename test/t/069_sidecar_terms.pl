@@ -208,8 +208,10 @@ foreach my $round (1 .. $ROUNDS)
 	foreach my $what (shuffle(keys %trouble))
 	{
 		my $name = leader();
+		my $noted = notes();
 
 		note("$name $what");
+		wait_until(sub { notes() > $noted + 10 }, 'replies that are noted');
 
 		# At any moment between two renewals
 		sleep(rand(0.5));
@@ -246,8 +248,7 @@ foreach my $note (@notes)
 note(sprintf('%d replies in %d of %d terms; the nearest to another term: %.3f s before it',
 	scalar @notes, scalar keys %told, scalar keys %term, $least));
 is(join("\n", splice(@wrong, 0, 20)), '', 'what remains, from the request on, reaches into no other term (G3)');
-cmp_ok(scalar @notes, '>', 500, 'many replies were looked at');
-cmp_ok(scalar keys %told, '>', 2 * $ROUNDS, 'in many terms');
+cmp_ok(scalar keys %told, '>', 2 * $ROUNDS, '... and it was told in many terms');
 
 foreach my $name (@names)
 {
