@@ -120,11 +120,18 @@ next_to_stand(void)
 	return seat;
 }
 
+/*
+ * Note how long the lease lasts.  remaining_ms may be less: where the network is
+ * cut, the server may keep the session for less than that.
+ */
 static void
 renew_session(const Seat *seat)
 {
-	PGresult   *result = query("SELECT * FROM leader_election.renew('%s'%s)",
-							   seat->election, new_metadata(50));
+	PGresult   *result =
+		query("SELECT term, greatest(remaining_ms,"
+			  " (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint)"
+			  " FROM leader_election.renew('%s'%s)",
+			  seat->election, new_metadata(50));
 
 	if (result == NULL || PQntuples(result) == 1)
 		note("m %d %s %lld %lld %lld", serial, seat->election,
