@@ -891,24 +891,25 @@ LANGUAGE sql STABLE AS $$
 	SELECT s.first_seen_at + greatest(l.duration, e.lease_duration)
 $$;
 
--- Before that moment nobody is elected, but for the grace.
-CREATE OR REPLACE FUNCTION leader_election_internal.not_before(l leader_election.lease,
-	e leader_election.election, s leader_election.server, state text, t timestamptz) RETURNS timestamptz
-LANGUAGE sql AS $$
-	SELECT CASE state
-		WHEN 'vacant' THEN coalesce(l.not_before_at, '-infinity')
-		WHEN 'expired' THEN greatest(l.not_before_at,
-			CASE WHEN l.yielding THEN '-infinity' ELSE l.expires_at + e.takeover_delay END)
-		WHEN 'stale' THEN leader_election_internal.grace(l, e, s) + e.takeover_delay
-		ELSE t + e.takeover_delay END
-$$;
-
 -- A takeover delay that is further ahead than its length is one of before the clock
 -- was set back.  (How long a hold is, nobody knows any more.)
 CREATE OR REPLACE FUNCTION leader_election_internal.is_delayed_too_long(l leader_election.lease,
 	e leader_election.election, t timestamptz) RETURNS boolean
 LANGUAGE sql STABLE AS $$
 	SELECT l.leader IS NULL AND l.held IS NOT TRUE AND coalesce(l.not_before_at > t + e.takeover_delay, false)
+$$;
+
+-- Before that moment nobody is elected, but for the grace.
+CREATE OR REPLACE FUNCTION leader_election_internal.not_before(l leader_election.lease,
+	e leader_election.election, s leader_election.server, state text, t timestamptz) RETURNS timestamptz
+LANGUAGE sql AS $$
+	SELECT CASE state
+		WHEN 'vacant' THEN CASE WHEN leader_election_internal.is_delayed_too_long(l, e, t) THEN t + e.takeover_delay
+			ELSE coalesce(l.not_before_at, '-infinity') END
+		WHEN 'expired' THEN greatest(l.not_before_at,
+			CASE WHEN l.yielding THEN '-infinity' ELSE l.expires_at + e.takeover_delay END)
+		WHEN 'stale' THEN leader_election_internal.grace(l, e, s) + e.takeover_delay
+		ELSE t + e.takeover_delay END
 $$;
 
 CREATE OR REPLACE FUNCTION leader_election_internal.reason(l leader_election.lease, state text) RETURNS text

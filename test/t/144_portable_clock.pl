@@ -175,6 +175,16 @@ leap(-$HOUR);
 wait_until(sub { $second->acquire('delayed', 'second') eq 2 }, 'an election', 2 * $LATE);
 is($control->query("SELECT leader FROM leader_election.status WHERE election = 'delayed'"), 'second', 'delayed: and is no longer after a step back');
 
+# Without a takeover delay, nothing says that there is one.
+$gone = session($node, name => 'gone', dbname => 'portable');
+$control->query("SELECT leader_election.create_election('undelayed', lease_duration => '$LONG ms', takeover_delay => '0')");
+is($gone->query("SELECT leader_election.join('undelayed', 'gone', auto_renew => false)"), 1, 'undelayed: a session leads');
+$gone->kill;
+wait_gone($node, $gone);
+$control->query('SELECT leader_election.tick()');
+leap(-$HOUR);
+is($control->query("SELECT waiting_for FROM leader_election.status WHERE election = 'undelayed'"), 'no candidates', 'undelayed: nothing else is waited for');
+
 # A hold is as long as the row says: how long it was meant to be, nobody knows any more.
 $control->query("SELECT leader_election.create_election('held', lease_duration => '$LONG ms')");
 $first->query("SELECT leader_election.release('held', term, '10 min') FROM leader_election.acquire('held', 'first')");
