@@ -223,11 +223,24 @@ try_session(Agent *a)
 {
 	Answer		answer = ask(a, &sql_join, AGENT_LIMIT, false);
 	bool		leads;
+	int64		term;
 
 	if (answer.outcome != ANSWER_ROWS)
 		return answer;
 	leads = !PQgetisnull(answer.result, 0, 0);
+	term = leads ? strtoll(PQgetvalue(answer.result, 0, 0), NULL, 10) : 0;
 	answer_free(&answer);
+
+	/*
+	 * Our last leadership is over, but its lease could not be given back.  The
+	 * server may still be carrying out what the command has sent: in the same
+	 * term, it would be taken for what the next command sends.
+	 */
+	if (leads && term == a->grant.term)
+	{
+		stand_stop(a);
+		return answer;
+	}
 
 	/*
 	 * join() does not say the deadline: renew to learn it.  If join() has not

@@ -443,6 +443,30 @@ is((ask($node, 'history', '-e', 'news', '--since', '3600'))[0], 125, 'a mere num
 	is(join(' ', glob("$ENV{TMPDIR}/*")), '', 'and leaves no file');
 }
 
+# --- a lease that cannot be given back
+
+# Its term is not led once more: what the command has sent to the server may still be
+# under way, and would be taken for what the next one sends.
+{
+	my $end = "$dir/kept.end";
+
+	$sql->query("SELECT leader_election.create_election('kept', lease_duration => '300 s')");
+	my $one = pg_leader($node, '-e', 'kept', '--mode=session', '--forever', '--', 'sh', '-c',
+		"echo term \$PG_LEADER_TERM; until [ -e $end ]; do sleep 0.1; done");
+	wait_until(sub { $one->output =~ /^term/m }, 'its start');
+	my $holder = session($node, name => 'holder');
+	$holder->query($_) for 'BEGIN', "SELECT FROM leader_election.lease WHERE election = 'kept' FOR UPDATE";
+	append_to_file($end, '');
+	wait_until(sub { $one->output =~ /could not give back/ }, 'a lease that is kept');
+	unlink($end) or die;
+	$holder->finish;
+	wait_until(sub { $one->output =~ /^term.*^term/ms }, 'another start');
+	my ($first, $second) = $one->output =~ /^term (\d+)/mg;
+	cmp_ok($second, '>', $first, 'a session that cannot give its lease back: the next command has another term');
+	$one->signal('TERM');
+	is($one->exit_code, 143, '... and it ends');
+}
+
 # --- the end of a lease
 
 # The command is asked to end first. Where the guardian does not work, pg_leader
