@@ -128,16 +128,15 @@ static void
 renew_session(const Seat *seat)
 {
 	PGresult   *result =
-		query("SELECT term, greatest(remaining_ms,"
-			  " (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint)"
-			  " FROM leader_election.renew('%s'%s)",
+		query("SELECT * FROM leader_election.renew('%s'%s) g, LATERAL (SELECT greatest("
+			  "remaining_ms, (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint)) l",
 			  seat->election, new_metadata(50));
 
 	if (result == NULL || PQntuples(result) == 1)
 		note("m %d %s %lld %lld %lld", serial, seat->election,
 			 (long long) received,
 			 (long long) (result == NULL ? seat->term : number(result, 0, 0)),
-			 (long long) (result == NULL ? -1 : number(result, 0, 1)));
+			 (long long) (result == NULL ? -1 : number(result, 0, 4)));
 	note_answered(seat, "renewed");
 	PQclear(result);
 }
