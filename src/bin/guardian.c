@@ -81,7 +81,7 @@ become_command(const GuardianState *g, int exec_fd)
 		 * would never get its terminal back.  To have what was stopped
 		 * continue is not enough.  A script that is starting a process by
 		 * vfork() waits for it and cannot be stopped, but the process can:
-		 * then both stand, and nothing tells the guardian.
+		 * then both hang, and nothing tells the guardian.
 		 */
 		(void) signal(SIGTSTP, SIG_IGN);
 		(void) tcsetpgrp(STDIN_FILENO, getpid());
@@ -243,8 +243,8 @@ reap_all(GuardianState *g)
 		if (WIFSTOPPED(status))
 		{
 			/*
-			 * The command does not ignore Ctrl-Z, as become_command() had it:
-			 * it has set SIGTSTP to its default.  Have it continue.
+			 * become_command() has SIGTSTP (Ctrl-Z) ignored, but the command
+			 * has set it to its default, and was stopped.  Have it continue.
 			 */
 			if (g->terminal_group != 0 && WSTOPSIG(status) == SIGTSTP)
 				(void) kill(-g->command, SIGCONT);

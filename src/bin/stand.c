@@ -3,8 +3,14 @@
  * stand.c
  *		pg_leader run, stand: stands for election until elected.
  *
- * Invariant: a grant is never overlooked.  An answer that may be a grant is
- * waited for, even when a signal says to end: the lease has to be given back.
+ * Invariants:
+ *
+ * - A grant is never overlooked.  An answer that may be a grant is waited for,
+ *	 even when a signal says to end: the lease has to be given back.
+ *
+ * - No command is started in the term of an earlier one.  All tries of a
+ *	 detached candidate make one request, and the next leadership is another
+ *	 request; a session looks at the term.
  *
  * While the check does not pass, we do not stand, so that we are in nobody's
  * way: others do not count us for a quorum, nor is the seat kept for us.
