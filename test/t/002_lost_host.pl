@@ -48,9 +48,9 @@ use Time::HiRes qw(time);
 my $SERVER = '192.0.2.1';
 my $CLIENT = '192.0.2.2';
 my $MAC = '02:00:00:00:00:02';
-my $TAKEOVER = 4;    # seconds, with a lease of 2; a dead session ends after 3
-my $UNSENT = 36;     # with data on its way to it, after 30
-my $SLOW_LEASE = 4;
+my $LEASE = 9;        # seconds: a probe every 3 s
+my $TAKEOVER = 10;    # a dead session ends after a lease
+my $UNSENT = 36;      # with data on its way to it, after 30
 my $LATER_LEASE = 15;
 
 my $node = new_server(
@@ -469,24 +469,26 @@ SKIP:
 	system_or_bail('ip', 'neighbour', 'replace', $CLIENT, 'lladdr', $MAC,
 		qw(dev server nud permanent));
 
-	# How many probes of a session's connection are without an answer.
+	# How many probes of a session's connection are without an answer; -1 if data is on
+	# its way, undef if the connection is gone.
 	my $lost_probes = sub {
 		my ($session) = @_;
 		my $port = $session->{client_port} //=
 		  $session->query('SELECT inet_client_port()');
 		my $socket = qx(ss -Htno state established dst = $CLIENT:$port);
 
-		return $socket =~ /timer:\(keepalive,[^,]*,(\d+)\)/ ? $1 : -1;
+		return $1 if $socket =~ /timer:\(keepalive,[^,]*,(\d+)\)/;
+		return $socket ? -1 : undef;
 	};
 
 	# Leaders there, each with an heir here
 	my %there;
 	my %here;
-	$node->safe_psql('postgres',
-		"SELECT leader_election.create_election('slow', lease_duration => '$SLOW_LEASE s')");
 	foreach my $election (
 		qw(idle busy transaction failed told late slow writing))
 	{
+		$node->safe_psql('postgres',
+			"SELECT leader_election.create_election('$election', lease_duration => '$LEASE s')");
 		$there{$election} = session(
 			$node,
 			name => "$election there",
@@ -507,23 +509,34 @@ SKIP:
 	$there{$_}->query("LISTEN \"$_\"") foreach qw(told late);
 	$there{transaction}->query('BEGIN');
 	$lost_probes->($_) foreach values %there;
-	$there{busy}->query_async('SELECT pg_sleep(600)');
 
 	my $all_is_well = sub {
 		wait_until(
-			sub { !grep { $lost_probes->($_) != 0 } values %there },
+			sub { !grep { ($lost_probes->($_) // 0) != 0 } values %there },
 			'probes that are answered');
 		return;
 	};
 
-	# A short interruption, in which one probe is lost. On a busy machine it has to be
-	# short, too: a third probe would be one too many.
+	# A short interruption, in which each session loses a probe. The server hears of all
+	# of them right before, so that all lose it at the same time, a third of the lease
+	# later. The next probe, after another third, has to be answered.
 	setpriority(0, 0, -19);
-	$all_is_well->();
-	$plug->('down');
-	wait_until(sub { $lost_probes->($there{idle}) > 0 }, 'a lost probe');
-	$plug->('up');
-	$all_is_well->();
+	my $interrupt = sub {
+		my ($meanwhile) = @_;
+
+		$there{$_}->query('SELECT 1') foreach keys %there;
+		$there{busy}->query_async('SELECT pg_sleep(600)');
+		$all_is_well->();
+		$plug->('down');
+		$meanwhile->();
+		wait_until(
+			sub { !grep { ($lost_probes->($_) // 1) == 0 } values %there },
+			'lost probes');
+		$plug->('up');
+		$all_is_well->();
+		return;
+	};
+	$interrupt->(sub { });
 	foreach my $election (qw(idle transaction failed told late slow writing))
 	{
 		is( $there{$election}->query(
@@ -538,14 +551,12 @@ SKIP:
 		'busy: one lost probe ends nothing');
 
 	# The same with data under way.
-	$plug->('down');
-	$here{idle}->query("NOTIFY late, 'news'");
-	wait_until(sub { $lost_probes->($there{idle}) > 0 }, 'a lost probe');
-	$plug->('up');
+	$here{idle}->query('SELECT pg_cancel_backend(' . $there{busy}->backend_pid . ')');
+	$there{busy}->result;
+	$interrupt->(sub { $here{idle}->query("NOTIFY late, 'news'") });
 	wait_until(sub { ($there{late}->notifications)[0] }, 'the news');
 	is($there{late}->query("SELECT leader_election.term('late')"),
 		1, 'late: data that is late ends nothing');
-	$all_is_well->();
 
 	# A client that reads nothing while there is much to read: its window is
 	# closed.
@@ -568,7 +579,7 @@ SKIP:
 
 	# It may do so for longer than a lease.
 	my $since = $stop_reading->($there{slow});
-	wait_until(sub { time - $since > 1.5 * $SLOW_LEASE }, 'one and a half leases');
+	wait_until(sub { time - $since > 1.5 * $LEASE }, 'one and a half leases');
 	$there{slow}->kill('CONT');
 	$there{slow}->result;
 	is($there{slow}->sqlstate, '00000', 'slow: a slow reader reads on');
