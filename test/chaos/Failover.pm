@@ -187,8 +187,13 @@ sub cut_off
 	my ($n, @standbys) = @_;
 
 	kill 'USR2', proxy_pid("r$_") foreach @standbys;
-	kill 'TERM', grep { rand() < 0.3 } split /\n/,
-	  sql($n, "SELECT pid FROM pg_stat_activity WHERE $Nemesis::LEADERS") // '';
+	foreach (grep { rand() < 0.3 } split /\n/,
+		sql($n, "SELECT pid, application_name FROM pg_stat_activity WHERE $Nemesis::LEADERS") // '')
+	{
+		my ($pid, $who) = split /\|/;
+
+		event('fault', 'terminate leader:', "client backend $who") if kill('TERM', $pid);
+	}
 	sleep 0.05 + rand(0.3);
 	foreach (shuffle(@standbys))
 	{

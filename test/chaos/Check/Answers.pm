@@ -49,7 +49,7 @@ sub leads_around
 {
 	my ($claims, $a) = @_;
 
-	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !may_be_over($_, $a->{sent}) }
+	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !may_be_over($_, $a->{sent}) && !may_be_over($_, $a->{received}) }
 	@{ $claims->{ $a->{election} } };
 }
 

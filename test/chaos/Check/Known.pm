@@ -40,7 +40,7 @@ sub may_be_over
 {
 	my ($c, $time) = @_;
 
-	return $believes{ $c->{candidate} } || cannot_know($c, $time);
+	return $believes{ $c->{candidate} } || cannot_know($c, $time, $c->{to});
 }
 
 # Was the election dropped meanwhile, or may it have been, as a seat of a group? With
