@@ -296,17 +296,19 @@ max_parallel_workers = 0
 		wait_for_worker('postgres', 0, $single) if $dbname eq 'postgres';
 	}
 
-	# The launcher looks at all databases, and has no slot for the last one.
+	# The launcher looks at all databases, and has a slot for one of them: mostly for the
+	# first, or for the last one if it has looked there between the two calls.
 	$terminated = $leader{postgres}->query("SELECT pid FROM $WORKERS");
 	$written = -s $single->logfile;
 	$leader{postgres}->query("SELECT pg_terminate_backend($terminated)");
-	wait_for_worker('postgres', $terminated, $single);
+	wait_for($single, "SELECT count(datname) = 1 FROM $WORKERS AND pid <> $terminated");
 	wait_until(sub { slurp_file($single->logfile, $written) =~ /leader_election: no free background worker slot/ },
 		'the launcher to find no slot');
 
-	$terminated = $leader{postgres}->query("SELECT pid FROM $WORKERS");
-	$leader{postgres}->query("SELECT pg_terminate_backend($terminated)");
-	wait_for_worker('last', 0, $single);
+	my ($pid, $has) = split /\|/, $leader{postgres}->query("SELECT pid, datname FROM $WORKERS");
+	my ($waits) = grep { $_ ne $has } keys %leader;
+	$leader{postgres}->query("SELECT pg_terminate_backend($pid)");
+	wait_for_worker($waits, 0, $single);
 	pass('the slot is for the database that waits for it');
 	$_->finish foreach values %leader;
 	$single->stop;
