@@ -297,15 +297,19 @@ sub calm
 	%vacant = map { $_ => 1 } grep({ $_ ne 'runs' } sort keys %elections, keys %kept_elections, keys %calm_elections), present_seats();
 
 	# When no seat was left that is withdrawn: looked at meanwhile, not after an election
-	# that had another lease to wait for.
+	# that had another lease to wait for. What an answer tells was so when it was asked for,
+	# or soon after that.
 	my $are_gone = sub {
-		$gone //= stopwatch() - $start
+		my $asked = stopwatch() - $start;
+
+		$gone //= $asked
 		  if (sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
 			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()));
 		return defined $gone;
 	};
 	await('a leader of each election', 20, sub {
 		$are_gone->();
+		my $asked = stopwatch() - $start;
 		my $led = sql(primary(), "SELECT string_agg(e, ',') FROM unnest('{"
 			  . join(',', sort keys %vacant) . "}'::text[]) e WHERE leader_election.leader(e) IS NOT NULL") // '';
 
@@ -316,7 +320,7 @@ sub calm
 		$kept{$_} = 1 foreach split(/,/, $kept), keys %kept_elections;
 		foreach my $election (split /,/, $led)
 		{
-			event('led', $election, stopwatch() - $start, $kept{$election} ? 'kept' : ());
+			event('led', $election, $asked, $kept{$election} ? 'kept' : ());
 			delete $vacant{$election};
 		}
 		return !%vacant;

@@ -192,11 +192,11 @@ scenario('the command of a lock that another has', sub {
 	my $one = people('one');
 
 	joins($one, $e);
-	same(run_pg_leader($node, '-e', $e, '--wait=100ms', '--', 'sh', '-c', 'exit 0'), 122,
+	same(run_pg_leader($node, '-e', $e, '--wait=3s', '--', 'sh', '-c', 'exit 0'), 122,
 		'is not run');
 	any("SELECT leader_election.create_group('$e: seats', 2)");
 	seats("$e: seats", $_) foreach qw(one two);
-	same(run_pg_leader($node, "--group=$e: seats", '--wait=100ms', '--', 'sh', '-c', 'exit 0'), 122,
+	same(run_pg_leader($node, "--group=$e: seats", '--wait=3s', '--', 'sh', '-c', 'exit 0'), 122,
 		'nor that of a semaphore');
 	release("$e: seats/2", 1);
 	same(run_pg_leader($node, "--group=$e: seats", '--wait=100s', '--', 'sh', '-c',

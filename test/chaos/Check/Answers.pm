@@ -78,6 +78,9 @@ sub contradicted
 		return;
 	}
 	return if is_unclear($a) || was_silent($leads, $a);
+
+	# Its server has crashed, whose other processes answer until they notice that.
+	return if !defined $leader && $leads->{command} && $bound{ $leads->{candidate} } && may_have_crashed(@{$a}{qw(sent received)});
 	return defined $leader && $term == $leads->{term} ? undef : $leads;
 }
 

@@ -41,6 +41,7 @@ my %expected_error = (
 
 # Errors that there may only be after one of these faults, and why
 my %expected_after = (
+	'42501' => [ qr/^hostile candidate role$/, 'the intruder stands under this name' ],
 	'53100' => [ qr/^full disk$/, 'the disk is full' ],
 	'53200' => [ qr/^(full lock table|huge statement|many spread elections)$/, 'the lock table is full' ],
 );
