@@ -34,6 +34,21 @@ sub wait_for_worker
 		  . ' AND pid <> ' . ($but_not // 0));
 }
 
+# Stands, and calls again as long as a worker in another database has the slot, where the
+# launcher looks for candidates.
+sub stand_with_worker
+{
+	my ($session, $dbname) = @_;
+
+	wait_until(
+		sub {
+			$session->query("SELECT leader_election.join('e', 'leader')");
+			return $session->query("SELECT count(*) FROM $WORKERS AND datname = '$dbname'");
+		},
+		"a worker in $dbname");
+	return;
+}
+
 sub worker_pid
 {
 	my ($dbname) = @_;
@@ -260,8 +275,7 @@ max_parallel_workers = 0
 	foreach my $dbname (qw(postgres last))
 	{
 		$leader{$dbname} = session($spare, name => $dbname, dbname => $dbname);
-		$leader{$dbname}->query("SELECT leader_election.join('e', 'leader')");
-		wait_for_worker($dbname, 0, $spare);
+		stand_with_worker($leader{$dbname}, $dbname);
 	}
 	my $pid = $leader{last}->query("SELECT pid FROM $WORKERS AND datname = 'last'");
 	$leader{last}->query("SELECT pg_terminate_backend($pid)");
@@ -289,12 +303,9 @@ max_parallel_workers = 0
 
 	$single->safe_psql('postgres', 'CREATE DATABASE last');
 	$single->safe_psql('last', 'CREATE EXTENSION leader_election');
-	foreach my $dbname (qw(postgres last))
-	{
-		$leader{$dbname} = session($single, name => $dbname, dbname => $dbname);
-		$leader{$dbname}->query("SELECT leader_election.join('e', 'leader')");
-		wait_for_worker('postgres', 0, $single) if $dbname eq 'postgres';
-	}
+	$leader{$_} = session($single, name => $_, dbname => $_) foreach qw(postgres last);
+	stand_with_worker($leader{postgres}, 'postgres');
+	$leader{last}->query("SELECT leader_election.join('e', 'leader')");
 
 	# The launcher looks at all databases, and has a slot for one of them: mostly for the
 	# first, or for the last one if it has looked there between the two calls.

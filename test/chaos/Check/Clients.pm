@@ -201,7 +201,7 @@ sub read_candidate
 			my ($election, $sent, $received, $term, $run) = @f;
 
 			$count{'runs granted'}++;
-			push @begun, [ $sent, $election, $run, $who ];
+			push @begun, [ $sent, $election, $run, $who, $received ];
 		}
 		elsif ($kind eq 'd')
 		{

@@ -25,7 +25,7 @@ our @written;		# what candidates say of their fenced rows
 our @announced;		# notifications: {time, number, payload, session}
 our %listening;		# sessions that listen: {server, from, to, lived: the last answer}
 our @delays;		# from a change to its notification
-our @begun;			# [when it was asked for, election, run, who]: a run was granted
+our @begun;			# [when it was asked for, election, run, who, when that was answered]: a run was granted
 our @finished;		# [when that was known, election, run, who]: it was recorded as done
 our @early;			# [when, claim]: a leader was told that its term is over
 our %answered;		# {session} = when it last asked what it was answered

@@ -70,7 +70,7 @@ sub check_runs
 
 		foreach my $again (grep { $_->[1] eq $election && $_->[0] > $when && $_->[2] le $run } @begun)
 		{
-			next if grep { $_->[2] eq $election && $_->[0] < $again->[0] && ($_->[1] // $when) >= $when } @dropping;
+			next if grep { $_->[2] eq $election && $_->[0] < $again->[4] && ($_->[1] // $when) >= $when } @dropping;
 			violation('run again', "$election: run $again->[2] was granted to $again->[3], who asked at $again->[0]; $run was done by $who at $when");
 		}
 	}
