@@ -546,7 +546,7 @@ my @CHANGES = (
 	[ 'nothing compared', 'no status is asked for', sub { remove(qr/^o/, 'candidate.w3.1') } ],
 	[ 'nothing compared', 'nothing is announced', sub { remove(qr/^l/, @LISTENERS) }, qr/no announced terms/ ],
 	[ 'nothing compared', 'a long run has little time in which calm elections are to be calm',
-		sub { edit('events', qr/ ending$/, sub { s/^\d+/us(400)/e }); add('events', '%s fault full lock table: 1', 10 + 4.9 * $_) foreach 0 .. 79 }, qr/to be calm for [1-3]\S* s in 390 s/ ],
+		sub { edit('events', qr/ ending$/, sub { s/^\d+/us(400)/e }); add('events', '%s fault full lock table: 1', 10 + 4.96 * $_) foreach 0 .. 77 }, qr/to be calm for [1-3]\S* s in 390 s/ ],
 	[ 'the run itself', 'it does not end', sub { remove(qr/ end$/, 'events') } ],
 );
 
