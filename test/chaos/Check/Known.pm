@@ -7,6 +7,7 @@ use warnings;
 
 use Check::Record;
 use Exporter qw(import);
+use List::Util qw(max);
 
 our @EXPORT = qw($DROPPED_US in_failover cannot_know may_be_over was_dropped in_force may_be_withdrawn);
 
@@ -61,17 +62,12 @@ sub in_force
 	my ($group, $what, $time) = @_;
 	my $slack = 50_000;
 	my @before = grep { $_->{group} eq $group && $_->{sent} < $time + $slack } @groups;
-	my @values;
 
-	foreach my $change (@before)
-	{
-		my $over = $change->{received} // $change->{sent} + 15_000_000;
+	# The last change that certainly came into force before, and stayed
+	my $last = max(0, map { $_->{sent} } grep { defined $_->{received} && $_->{received} < $time - $slack
+			  && !in_failover($_->{sent}, $_->{received}) } @before);
 
-		push @values, $change->{$what}
-		  unless grep { defined $_->{received} && $_->{received} < $time - $slack
-			  && $_->{sent} > $over && !in_failover($_->{sent}, $_->{received}) } @before;
-	}
-	return @values;
+	return map { $_->{$what} } grep { ($_->{received} // $_->{sent} + 15_000_000) >= $last } @before;
 }
 
 # May a seat have had a number that is too high, at some time in between?
