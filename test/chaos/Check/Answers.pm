@@ -79,8 +79,10 @@ sub contradicted
 	}
 	return if is_unclear($a) || was_silent($leads, $a);
 
-	# Its server has crashed, whose other processes answer until they notice that.
-	return if !defined $leader && $leads->{command} && $bound{ $leads->{candidate} } && may_have_crashed(@{$a}{qw(sent received)});
+	# Its server has crashed, whose other processes answer until they notice that, and the
+	# command lived for a moment longer.
+	return if !defined $leader && $leads->{command} && $bound{ $leads->{candidate} }
+	  && $leads->{to} < $a->{received} + 100_000 && may_have_crashed(@{$a}{qw(sent received)});
 	return defined $leader && $term == $leads->{term} ? undef : $leads;
 }
 
