@@ -62,6 +62,14 @@ sub certain_leader
 	return $leads && !was_silent($leads, $a) ? $leads : undef;
 }
 
+# Did the run end its session, less than 0.1 s before the claim ends?
+sub was_just_ended
+{
+	my ($c) = @_;
+
+	return grep { $_->[1] eq $c->{candidate} && abs($c->{to} - $_->[0]) < 100_000 } @ended;
+}
+
 # The claim that the answer contradicts: that this candidate leads in this term, or that
 # nobody does (undef). Whatever excuses a vacancy, or another term of the same candidate,
 # does not excuse another leader; in a failover there may be one in an earlier term, on a
@@ -79,10 +87,11 @@ sub contradicted
 	}
 	return if is_unclear($a) || was_silent($leads, $a);
 
-	# Its server has crashed, whose other processes answer until they notice that, and the
-	# command lived for a moment longer.
+	# Its session has just ended, and the command lived for a moment longer: the run ended it,
+	# or the server has crashed, whose other processes answer until they notice that.
 	return if !defined $leader && $leads->{command} && $bound{ $leads->{candidate} }
-	  && $leads->{to} < $a->{received} + 100_000 && may_have_crashed(@{$a}{qw(sent received)});
+	  && $leads->{to} < $a->{received} + 100_000
+	  && (may_have_crashed(@{$a}{qw(sent received)}) || was_just_ended($leads));
 	return defined $leader && $term == $leads->{term} ? undef : $leads;
 }
 
