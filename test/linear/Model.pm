@@ -102,7 +102,7 @@ sub holds
 	my $seat = $state->{seats}{ $op->{seat} };
 
 	return fenced({ %$state, now => 0 }, $seat, $op) if $op->{op} eq 'read';
-	return leads($seat, $op->{term}) if $op->{beside} && $seat->{former_hi};
+	return is_last($seat, $op->{term}) if $op->{beside} && $seat->{former_hi};
 	return !$seat->{over} && !$seat->{foreign} && $seat->{term} == $op->{term};
 }
 
@@ -202,7 +202,8 @@ sub done
 }
 
 # A former server that goes on beside the new one says what is left of the lease there,
-# and prolongs nothing.
+# and prolongs nothing. It does not know that the leader, which goes on at the new one, has
+# released it there. (Nobody else is elected before it is over.)
 sub told_beside
 {
 	my ($state, $op) = @_;
@@ -211,7 +212,7 @@ sub told_beside
 	return if $op->{op} ne 'renew' || !$op->{beside} || !$seat->{former_hi};
 	my (undef, $term, $ms) = @{ $op->{rows}[0] };
 
-	return leads($seat, $term) && $term == $op->{term} && $state->{now} <= $seat->{former_hi}
+	return is_last($seat, $term) && $term == $op->{term} && $state->{now} <= $seat->{former_hi}
 	  && $op->{sent} + 1000 * $ms <= $seat->{former_hi};
 }
 
@@ -320,9 +321,8 @@ sub failover
 	{
 		my $seat = $state->{seats}{$name};
 
-		$state = with($state, $state->{now}, $name, foreign => 1, over => 0, hi => $NEVER,
-			former_hi => $seat->{foreign} ? 0 : $seat->{hi})
-		  unless $seat->{over} == $GIVEN_UP;
+		$state = with($state, $state->{now}, $name, $seat->{over} == $GIVEN_UP ? (former_hi => 0)
+			: (foreign => 1, over => 0, hi => $NEVER, former_hi => $seat->{foreign} ? 0 : $seat->{hi}));
 	}
 	return $state;
 }

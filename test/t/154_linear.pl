@@ -68,6 +68,11 @@ my @granted = call(0, 2, 'acquire', '"run": null', grant(1, 100));
 my ($term, $b) = ('"term": 1', '"client": "b", "run": null');
 my ($true, $false, $none) = ('"value": true', '"value": false', '"rows": []');
 
+sub released_elsewhere
+{
+	return @granted, failover(50, 60, 200), call(70, 71, 'renew', $term, grant(9, 100)), call(72, 73, 'release', '"term": 9', $true);
+}
+
 sub run { return qq("run": "$_[0]", "attempts": 1); }
 
 # What is so, and what is not: calls, and the same with one of them changed.
@@ -129,6 +134,12 @@ my @CASES = (
 	[ 'and what is left of its lease, but prolongs nothing',
 		[ @granted, failover(50, 60, 200), call(80, 81, 'renew', $term, '"server": "5432", ' . grant(1, 20)) ],
 		[ @granted, failover(50, 60, 200), call(80, 81, 'renew', $term, '"server": "5432", ' . grant(1, 90)) ] ],
+	[ 'also if the leader has gone on, and released its lease, at the new one',
+		[ released_elsewhere(), call(80, 81, 'is_leader', $term, qq("server": "5432", $true)), call(82, 83, 'renew', $term, '"server": "5432", ' . grant(1, 18)) ],
+		[ released_elsewhere(), call(110, 111, 'is_leader', $term, qq("server": "5432", $true)) ] ],
+	[ 'until then nobody else is elected',
+		[ released_elsewhere(), call(80, 81, 'is_leader', $term, qq("server": "5432", $true)), call(82, 83, 'acquire', $b, grant(10, 100)) ],
+		[ released_elsewhere(), call(80, 81, 'acquire', $b, grant(10, 100)), call(82, 83, 'is_leader', $term, qq("server": "5432", $true)) ] ],
 	[ 'a fenced write is of the present term',
 		[ @granted, call(9, 12, 'release', $term, $true), call(10, 11, 'write', qq($term, "old": "", "new": "x"), $true) ],
 		[ @granted, call(9, 10, 'release', $term, $true), call(11, 12, 'write', qq($term, "old": "", "new": "x"), $true) ] ],

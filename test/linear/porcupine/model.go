@@ -167,7 +167,7 @@ func (s *state) withinCap(c *call, isNew map[int]bool) bool {
 
 func (s *state) renew(c *call) bool {
 	t, r := &s.seats[c.seat], c.rows[0]
-	if c.beside && t.formerHi != 0 && r.term == c.Term && t.isTerm(c.Term) && t.over == leads &&
+	if c.beside && t.formerHi != 0 && r.term == c.Term && t.isTerm(c.Term) &&
 		s.now <= t.formerHi && c.Sent+1000*r.ms <= t.formerHi {
 		return true // a former server prolongs nothing
 	}
@@ -233,6 +233,8 @@ func (s *state) apply(c *call) bool {
 			t := &s.seats[i]
 			if t.over != givenUp {
 				t.over, t.foreign, t.hi, t.formerHi = leads, true, never, t.hi
+			} else {
+				t.formerHi = 0
 			}
 		}
 		return true
@@ -266,7 +268,7 @@ func (s *state) apply(c *call) bool {
 		return true
 	}
 	if c.beside && c.Op != "release" && t.formerHi != 0 {
-		return t.isTerm(c.Term) && t.over == leads && s.now <= t.formerHi
+		return t.isTerm(c.Term) && s.now <= t.formerHi
 	}
 	if !t.isTerm(c.Term) || t.over != leads || s.now > t.hi {
 		return false
