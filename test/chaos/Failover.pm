@@ -192,7 +192,7 @@ sub cut_off
 	{
 		my ($pid, $who) = split /\|/;
 
-		event('fault', 'terminate leader:', "client backend $who") if kill('TERM', $pid);
+		event('terminated', $who) if kill('TERM', $pid);
 	}
 	sleep 0.05 + rand(0.3);
 	foreach (shuffle(@standbys))

@@ -152,8 +152,25 @@ sub signal_backend
 
 	return unless $pid;
 	return kill($signal, $pid) ? "@who" : undef if $signal ne 'STOP';
-	return unless pause($seconds, $pid);
-	return "@who" . (is_idle($pid) ? ', idle' : '');
+	return unless kill 'STOP', $pid;
+	my $since = now();
+	my $idle = is_idle($pid);
+
+	heal(rand($seconds), sub { note_standstill($since) unless $idle; kill 'CONT', $pid; });
+	return "@who" . ($idle ? ', idle' : '');
+}
+
+# A process that is stopped while it writes WAL keeps PostgreSQL's own lock for that, so that
+# nothing is committed in the whole server until it goes on: others have waited for that lock for
+# a while, or (another such lock) the server does not even answer.
+sub note_standstill
+{
+	my ($since) = @_;
+	my $waiting = sql(primary(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'LWLock'
+		AND wait_event ~ '^WAL' AND query_start < clock_timestamp() - interval '0.3 s'", 1);
+
+	event('standstill', $since) unless defined $waiting && $waiting eq '0';
+	return;
 }
 
 # Does a process that is stopped certainly hold nothing that others wait for? It waited

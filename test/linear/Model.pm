@@ -21,7 +21,7 @@ use List::Util qw(max min);
 
 our @EXPORT = qw(first_state step may_end holds latest changes key);
 
-my @FIELDS = qw(term over who lo hi ends foreign former_hi value run run_done run_top tries former);
+my @FIELDS = qw(term over who lo hi ends foreign former_lo former_hi value run run_done run_top tries former former_term);
 my $NEVER = 9e15;
 my ($RUN_OUT, $GIVEN_UP) = (1, 2);	# how a term is over
 
@@ -31,8 +31,8 @@ my ($RUN_OUT, $GIVEN_UP) = (1, 2);	# how a term is over
 sub first_state
 {
 	my ($rules, @seats) = @_;
-	my %seat = (term => 0, over => $GIVEN_UP, who => '', lo => 0, hi => 0, ends => 0, foreign => 0, former_hi => 0,
-		value => '', run => '', run_done => '', run_top => '', tries => 0, former => '');
+	my %seat = (term => 0, over => $GIVEN_UP, who => '', lo => 0, hi => 0, ends => 0, foreign => 0, former_lo => 0, former_hi => 0,
+		value => '', run => '', run_done => '', run_top => '', tries => 0, former => 0, former_term => 0);
 
 	return { now => 0, rules => $rules, seats => { map { $_ => {%seat} } @seats } };
 }
@@ -69,12 +69,21 @@ sub ended
 	return with($state, $now, $name, over => $RUN_OUT);
 }
 
-# Is this the last term, or one that a failover has made it continue?
+# Is this the last term? Or the number by which it was renewed after a failover, which is
+# accepted until it is renewed by the new one.
 sub is_last
 {
 	my ($seat, $term) = @_;
 
-	return $seat->{term} == $term || $seat->{former} =~ /\b$term\b/;
+	return $seat->{term} == $term || $seat->{former} == $term;
+}
+
+# Is this the term that the former server knows, which goes on beside the new one?
+sub is_former
+{
+	my ($seat, $term) = @_;
+
+	return $seat->{former_hi} && $term == $seat->{ $seat->{foreign} ? 'term' : 'former_term' };
 }
 
 # Is this the term that leads? Whatever the time is.
@@ -102,7 +111,7 @@ sub holds
 	my $seat = $state->{seats}{ $op->{seat} };
 
 	return fenced({ %$state, now => 0 }, $seat, $op) if $op->{op} eq 'read';
-	return is_last($seat, $op->{term}) if $op->{beside} && $seat->{former_hi};
+	return 1 if $op->{beside} && is_former($seat, $op->{term});
 	return !$seat->{over} && !$seat->{foreign} && $seat->{term} == $op->{term};
 }
 
@@ -143,7 +152,8 @@ sub step
 	return $state if no_longer($op) && was_over($seat, $op);
 	$state = with($state, $now);
 	return is_over($state, $op, $until) if no_longer($op);
-	return done($state, $op) if $op->{op} eq 'release done';
+	return map { done($_, $op) } $state, $seat->{over} ? () : ended($state, $op->{seat}, $until) // ()
+	  if $op->{op} eq 'release done';
 	if ($op->{op} =~ /^(read|write)$/)
 	{
 		return unless fenced($state, $seat, $op);
@@ -190,7 +200,8 @@ sub is_over
 }
 
 # A run is recorded as done: as long as no later term has begun, also when its own is over.
-# (A term for no run has none. After a failover that ends nothing: who led may renew.)
+# (A term for no run has none.) That gives up the term, if it leads: not after a failover, when
+# its leader may renew it, and not if it has run out before, so that a failover may bring it back.
 sub done
 {
 	my ($state, $op) = @_;
@@ -201,18 +212,18 @@ sub done
 		$seat->{run} gt $seat->{run_done} ? (run_done => $seat->{run}) : ());
 }
 
-# A former server that goes on beside the new one says what is left of the lease there,
-# and prolongs nothing. It does not know that the leader, which goes on at the new one, has
-# released it there. (Nobody else is elected before it is over.)
+# A former server that goes on beside the new one says what is left of its lease, and
+# prolongs nothing. The leader may have renewed its lease at the new server, and released it
+# there: the former server does not know that.
 sub told_beside
 {
 	my ($state, $op) = @_;
 	my $seat = $state->{seats}{ $op->{seat} };
 
-	return if $op->{op} ne 'renew' || !$op->{beside} || !$seat->{former_hi};
+	return if $op->{op} ne 'renew' || !$op->{beside} || !is_former($seat, $op->{term});
 	my (undef, $term, $ms) = @{ $op->{rows}[0] };
 
-	return is_last($seat, $term) && $term == $op->{term} && $state->{now} <= $seat->{former_hi}
+	return $term == $op->{term} && $state->{now} <= $seat->{former_hi}
 	  && $op->{sent} + 1000 * $ms <= $seat->{former_hi};
 }
 
@@ -226,7 +237,14 @@ sub renewed
 	return if $seat->{foreign} ? $term <= $seat->{term} : $term != $seat->{term};
 	return if $lease{hi} < $seat->{lo};			# no deadline goes back
 	$lease{lo} = max($lease{lo}, $seat->{lo});
-	$lease{former} = "$seat->{former} $seat->{term}" if $seat->{foreign};
+	if ($seat->{foreign})
+	{
+		@lease{qw(former former_term)} = ($op->{term}, $seat->{term});
+	}
+	elsif ($op->{term} == $term)
+	{
+		$lease{former} = 0;
+	}
 	return with($state, $state->{now}, $op->{seat}, %lease, term => $term, foreign => 0);
 }
 
@@ -235,10 +253,12 @@ sub renewed
 sub renewed_unheard
 {
 	my ($state, $op, $until) = @_;
-	my $hi = $state->{seats}{ $op->{seat} }{hi};
+	my $seat = $state->{seats}{ $op->{seat} };
+	my $hi = $seat->{hi};
+	my $former = $seat->{foreign} || $op->{term} != $seat->{term} ? $seat->{former} : 0;
 
-	return if $hi >= $until;
-	return with($state, $state->{now}, $op->{seat}, hi => $hi + $state->{rules}{longest});
+	return if $hi >= $until && $former == $seat->{former};
+	return with($state, $state->{now}, $op->{seat}, hi => $hi + ($hi < $until ? $state->{rules}{longest} : 0), former => $former);
 }
 
 # The earliest and the latest end of a lease of which so much remained
@@ -266,8 +286,9 @@ sub granted
 			%run = run_granted($seat, $op) or return;
 		}
 		$state = ended($state, $name, $until) // return;
-		$state = with($state, $state->{now}, $name, lease($op, $ms), %run, term => $term,
-			over => 0, who => $op->{client}, ends => 0, foreign => 0, former_hi => 0, former => '');
+		return if $seat->{former_lo} > $until;
+		$state = with($state, max($state->{now}, $seat->{former_lo}), $name, lease($op, $ms), %run, term => $term,
+			over => 0, who => $op->{client}, ends => 0, foreign => 0, former_lo => 0, former_hi => 0, former => 0, former_term => 0);
 	}
 	return $state->{rules}{cap} ? within_cap($state, $op, $until) : $state;
 }
@@ -312,7 +333,8 @@ sub may_end
 
 # Another server goes on. Who led last leads there as soon as it renews, in a new term,
 # unless it had given up or somebody else is elected: for how long it led on the former
-# server makes no difference. (Nobody else is elected before that time is over.)
+# server makes no difference. Nobody else is elected before that time is over, also if who
+# led gives up at the new server. (When that is, nobody can tell after another failover.)
 sub failover
 {
 	my ($state) = @_;
@@ -320,9 +342,11 @@ sub failover
 	foreach my $name (keys %{ $state->{seats} })
 	{
 		my $seat = $state->{seats}{$name};
+		my %former = $seat->{foreign} || $seat->{over} == $GIVEN_UP ? (former_lo => 0, former_hi => 0)
+		  : (former_lo => $seat->{ends} ? min($seat->{ends}, $seat->{lo}) : $seat->{lo}, former_hi => $seat->{hi});
 
-		$state = with($state, $state->{now}, $name, $seat->{over} == $GIVEN_UP ? (former_hi => 0)
-			: (foreign => 1, over => 0, hi => $NEVER, former_hi => $seat->{foreign} ? 0 : $seat->{hi}));
+		$state = with($state, $state->{now}, $name, %former,
+			$seat->{over} == $GIVEN_UP ? () : (foreign => 1, over => 0, hi => $NEVER));
 	}
 	return $state;
 }

@@ -179,13 +179,13 @@ sub keep
 	return;
 }
 
-# A call takes effect. Questions under way that were answered with yes, and would be
-# answered with no from then on, have to come before.
-sub take_effect
+# A call takes effect, in one of the ways that are possible. Questions under way that were
+# answered with yes, and would be answered with no from then on, have to come before.
+sub take_effect_so
 {
-	my ($config, $op, $pending) = @_;
+	my ($config, $op, $pending, $which) = @_;
 	my ($before, %done) = ($config->{state}, %{ $config->{done} });
-	my $after = step($before, $op, $pending->{until}) // return;
+	my $after = (step($before, $op, $pending->{until}))[$which];
 	my $now = $before->{now};
 
 	foreach my $question (@{ $pending->{questions} })
@@ -199,10 +199,18 @@ sub take_effect
 	}
 	if ($now > $before->{now})
 	{
-		$after = step({ %$before, now => $now }, $op, $pending->{until}) // return;
+		$after = (step({ %$before, now => $now }, $op, $pending->{until}))[$which] // return;
 	}
 	$done{ $op->{line} } = 1;
 	return config($after, %done);
+}
+
+sub take_effect
+{
+	my ($config, $op, $pending) = @_;
+	my @ways = step($config->{state}, $op, $pending->{until});
+
+	return map { take_effect_so($config, $op, $pending, $_) } 0 .. $#ways;
 }
 
 # Renewals without an answer of one term differ in nothing but when they were called: is
@@ -238,7 +246,7 @@ sub explain
 			keep(\%found, config($config->{state}, %done));
 			next;
 		}
-		push @left, grep { $_ } map { take_effect($config, $_, $pending) }
+		push @left, map { take_effect($config, $_, $pending) }
 		  $op, grep { $_ != $op && !$config->{done}{ $_->{line} } && !has_peer($_, $config, $pending) } @{ $pending->{changes} };
 		die "$op->{line}: more than $MOST_STATES states: undecided\n" if keys %seen > $MOST_STATES;
 	}
@@ -265,7 +273,7 @@ sub forget
 	my ($configs, $under_way) = @_;
 	my %kept;
 	my @late = grep { my ($name, $term) = @$_{qw(seat term)};
-		!grep { $_->{term} <= $term || $_->{former} =~ /\b$term\b/ } map { $_->{state}{seats}{$name} } values %$configs } grep { $_->{unknown} } values %$under_way;
+		!grep { $_->{term} <= $term || $_->{former} == $term } map { $_->{state}{seats}{$name} } values %$configs } grep { $_->{unknown} } values %$under_way;
 
 	return $configs unless @late;
 	delete @$under_way{ map { $_->{line} } @late };

@@ -393,15 +393,14 @@ sub lapse
 	return;
 }
 
-# A calm term ends while a server process is stopped. Nothing is committed between 12.1 s and
-# 22.1 s but what is added.
-sub stop_process
+# A calm term ends at 20 s; a server process was stopped, and nothing was committed until it went on.
+sub stand_still
 {
-	my ($what, @committed) = @_;
+	my ($from, $to) = @_;
 
 	end_at('calm|1', 20, 'expired');
-	add('events', "%s fault stop $what", 18.5);
-	add('candidate.s2.1', 'w race %s %s 2 1000002 committed', $_ - 0.1, $_) foreach @committed;
+	add('events', '%s fault stop leader: client backend s1', $from);
+	add('events', '%s standstill %s', $to, $from);
 	return;
 }
 
@@ -514,7 +513,8 @@ my @CHANGES = (
 	[ 'status', 'it names another leader in the same term, in a failover',
 		sub { fail_over(15, 15.3); edit('candidate.w3.1', qr/^o lone 15500000/, sub { s/led 5 d1/led 5 d9/ }) }, qr/led 5 d9/ ],
 	[ 'status', 'it names another leader, while a session is silent', sub { add('candidate.w3.1', 'o race %s %s led 1 s1 -', 25.3, 25.31) }, qr/led 1 s1/ ],
-	[ 'status', 'nobody leads, but a command whose session ended long before', sub { end_session(22.5) }, qr/bound: vacant/ ],
+	[ 'status', 'nobody leads, while a command runs whose session ended long before', sub { end_session(22.9) }, qr/bound: vacant/ ],
+	[ 'status', 'nobody leads, while a command runs whose session the run ends later', sub { end_session(23.1) }, qr/bound: vacant/ ],
 	[ 'status', 'a seat waits for what there is not', sub { add('candidate.w3.1', 'o crew/1 %s %s vacant 1 - takeover_delay', 30.1, 30.15) }, qr/it has none/ ],
 	[ 'status', 'a seat waits for candidates, of which there are some', sub { add('candidate.w3.1', 'o race %s %s vacant 1 - no_candidates', 20.1, 20.15) }, qr/s3 stand/ ],
 	[ 'diagnose', 'it names another leader', sub { edit('candidate.w3.1', qr/^f /, sub { s/"d1"/"d2"/ }) } ],
@@ -544,8 +544,8 @@ my @CHANGES = (
 	[ 'calm election', 'the leader of a calm election leads no more, and then again', sub { lapse(20, 23) }, qr/calm_q: calm1 .* 1: not between 19/ ],
 	[ 'calm election', 'a calm election has no leader for a moment',
 		sub { add('candidate.w3.1', 'o calm_q %s %s vacant 1 - -', 21.2, 21.21) }, qr/calm_q: vacant/ ],
-	[ 'calm election', 'a server process is stopped, but others commit', sub { stop_process('leader: client backend s1', 18.4, 19.1) } ],
-	[ 'calm election', 'a server process is stopped that held nothing', sub { stop_process('leader: client backend s1, idle') } ],
+	[ 'calm election', 'a server process is stopped, while others commit', sub { end_at('calm|1', 20, 'expired'); add('events', '%s fault stop leader: client backend s1', 18.8) } ],
+	[ 'calm election', 'nothing was committed, but long before', sub { stand_still(14.8, 16.4) } ],
 	[ 'calm election', 'there is no lock for another statement of a leader, and no worker', sub { lack_locks(undef, 'SELECT 1') } ],
 	[ 'calm election', 'there is no lock for a leader, and no worker, but only long before',
 		sub { lack_locks(); edit('candidate.calm3.1', qr/^e /, sub { s/^e 19500000/e 18700000/ }) } ],
@@ -739,8 +739,8 @@ my @EXCUSES = (
 	[ 'quiet vacancy', 'a seat may be kept for who was named', sub { fall_asleep('resigned'); add('events', '%s named lone', 16.5) } ],
 	[ 'quiet vacancy', 'in the portable edition a seat may be kept for a session that was named',
 		sub { fall_asleep('resigned', undef, 'session'); add('events', $_, 1, 16.5) foreach '%s edition portable', '%2$s named lone' } ],
-	[ 'status', 'nobody leads, but a command whose session has just ended', sub { end_session(22.99) } ],
-	[ 'calm election', 'nothing is committed while a server process is stopped', sub { stop_process('leader: client backend s1') } ],
+	[ 'status', 'nobody leads, while a command runs whose session has just ended', sub { end_session(22.99) } ],
+	[ 'calm election', 'nothing is committed while a server process is stopped', sub { stand_still(18.8, 20.4) } ],
 	[ 'calm election', 'a session may not lead where the whole server is hit', sub { lapse(20, 23); add('events', '%s fault full lock table: kept', 21) } ],
 	[ 'calm election', 'a calm election may be vacant where the whole server is hit',
 		sub { add('candidate.w3.1', 'o calm_q %s %s vacant 1 - -', 21.2, 21.21); add('events', '%s fault full lock table: kept', 21) } ],

@@ -62,12 +62,13 @@ sub certain_leader
 	return $leads && !was_silent($leads, $a) ? $leads : undef;
 }
 
-# Did the run end its session, less than 0.1 s before the claim ends?
+# Had the run ended the session of this command when the answer came, less than 0.1 s before
+# the command ended?
 sub was_just_ended
 {
-	my ($c) = @_;
+	my ($c, $a) = @_;
 
-	return grep { $_->[1] eq $c->{candidate} && abs($c->{to} - $_->[0]) < 100_000 } @ended;
+	return grep { $_->[1] eq $c->{candidate} && $_->[0] <= $a->{received} + 10_000 && $c->{to} < $_->[0] + 100_000 } @ended;
 }
 
 # The claim that the answer contradicts: that this candidate leads in this term, or that
@@ -87,11 +88,11 @@ sub contradicted
 	}
 	return if is_unclear($a) || was_silent($leads, $a);
 
-	# Its session has just ended, and the command lived for a moment longer: the run ended it,
-	# or the server has crashed, whose other processes answer until they notice that.
+	# Its session has just ended, and its command lived for a moment longer. The run ended the
+	# session; or the server crashed, and its other processes answered until they noticed that.
 	return if !defined $leader && $leads->{command} && $bound{ $leads->{candidate} }
 	  && $leads->{to} < $a->{received} + 100_000
-	  && (may_have_crashed(@{$a}{qw(sent received)}) || was_just_ended($leads));
+	  && (may_have_crashed(@{$a}{qw(sent received)}) || was_just_ended($leads, $a));
 	return defined $leader && $term == $leads->{term} ? undef : $leads;
 }
 

@@ -12,7 +12,6 @@ use Check::Known;
 use Check::Record;
 use Check::Watched;
 use Exporter qw(import);
-use List::Util qw(max min);
 use Wide;
 
 our @EXPORT = qw(check_calm);
@@ -24,8 +23,7 @@ my @whole;					# [from, to] of these
 
 sub read_faults
 {
-	my %doing;		# since when: what takes its time
-	my @stopped;	# server processes, in the midst of something
+	my %doing;	# since when: what takes its time
 
 	# A call of the portable edition keeps the NOTIFY lock until its commit is over.
 	my $waited_for = $edition eq 'portable' ? qr/^stop (?:backend|leader)$/ : qr/^stop worker$/;
@@ -37,7 +35,7 @@ sub read_faults
 		$doing{$what} = $time if $kind eq 'doing' && $what !~ /^recreate/;
 		push @whole, [ $time - 500_000, $time + $LASTS_US ] if $kind eq 'fault' && $what =~ $WIDE;
 		push @whole, [ $time - 500_000, $time + $STOPPED_US ] if $kind eq 'fault' && $what =~ $waited_for && !/, idle$/;
-		push @stopped, $time if $kind eq 'fault' && $what =~ /^stop (?:backend|leader)$/ && !/, idle$/;
+		push @whole, [ $what - 500_000, $time + $STOPPED_US / 2 ] if $kind eq 'standstill';	# since then
 		push @whole, [ $doing{$what} - 500_000, $time + $LASTS_US ] if $kind eq 'done' && $doing{$what};
 		push @whole, [ $time - $LASTS_US, $time + $LASTS_US / 2 ] if $kind =~ /^(start|calm)$/;
 		push @whole, [ $time, $time + 60_000_000 ] if $kind eq 'ending';
@@ -49,23 +47,7 @@ sub read_faults
 		push @whole, [ $time - $lasted - 500_000, $time + 3_000_000 ];
 		$count{'stalls of the machine'}++;
 	}
-	push @whole, map { stood_still($_) } @stopped;
 	return;
-}
-
-# A server process that is stopped while it writes WAL has PostgreSQL's own lock for that, and
-# nothing is committed in the whole server until it goes on. No lock of an election does that:
-# each is of one election only.
-sub stood_still
-{
-	my ($time) = @_;
-	my @committed = map { $_->{received} } grep { $_->{outcome} eq 'committed' } @written;
-	my $before = max(grep { $_ <= $time } @committed) // return;
-	my $after = min(grep { $_ > $time } @committed) // return;
-
-	return unless $after - $before > $lease_us / 2;
-	$count{'times that nothing was committed'}++;
-	return [ $time - 500_000, $after + 2_000_000 ];
 }
 
 # May it be that a whole server, or the network, was hit at that time, or in between?

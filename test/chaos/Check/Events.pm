@@ -68,7 +68,7 @@ sub read_fault
 		push @dropping, [ $time - 1_000_000, undef, $1 ];
 	}
 	$_->[1] //= $time foreach grep { $what =~ /^done recreate \Q$_->[2]\E/ } @dropping;
-	push @ended, [ $time, $1 ] if $what =~ /^fault (?:terminate|kill) (?:backend|leader): client backend (\w+)/;
+	push @ended, [ $time, $1 ] if $what =~ /^(?:fault (?:terminate|kill) (?:backend|leader): client backend|terminated) (\w+)/;
 	push @cuts, [ $time, undef, $rest[0] ] if $kind eq 'cut' && $rest[0] =~ /^c/;
 	$_->[1] //= $time foreach grep { $kind eq 'healed' && $_->[2] eq $rest[0] } @cuts;
 	return;

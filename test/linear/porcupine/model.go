@@ -90,12 +90,15 @@ func (c *call) yes() bool {
 }
 
 type seat struct {
-	term, former   int64 // former: the number before a failover
+	term           int64
+	former         int64 // the number by which it was renewed after a failover, until it is by the new one
+	formerTerm     int64 // the term before that
 	over           int
 	who            string
 	lo, hi         int64 // the lease is over not before, and after
 	foreign        bool  // another server goes on
-	formerHi       int64 // the lease on the former one is over after that
+	formerLo       int64 // the lease on the former one is over not before, ...
+	formerHi       int64 // ... and after
 	value          string
 	run, done, top string
 	tries          int
@@ -123,12 +126,23 @@ func (t *seat) isTerm(term int64) bool {
 	return t.term == term || t.former == term && term != 0
 }
 
+// Is this the term that the former server knows, which goes on beside the new one?
+func (t *seat) isFormer(term int64) bool {
+	if t.foreign {
+		return t.formerHi != 0 && t.term == term
+	}
+	return t.formerHi != 0 && t.formerTerm == term
+}
+
 func (s *state) grant(c *call) bool {
 	isNew := map[int]bool{}
 	for _, r := range c.rows {
 		t := &s.seats[r.seat]
-		if r.term <= t.term || !s.end(r.seat, c.ret) {
+		if r.term <= t.term || !s.end(r.seat, c.ret) || t.formerLo > c.ret {
 			return false
+		}
+		if t.formerLo > s.now { // until then nobody else is elected
+			s.now = t.formerLo
 		}
 		t.run = ""
 		if c.Run != nil {
@@ -141,7 +155,8 @@ func (s *state) grant(c *call) bool {
 			}
 			t.run, t.top, t.tries = *c.Run, *c.Run, tries+1
 		}
-		t.term, t.former, t.over, t.who, t.foreign, t.formerHi = r.term, 0, leads, c.Client, false, 0
+		t.term, t.former, t.over, t.who, t.foreign = r.term, 0, leads, c.Client, false
+		t.formerTerm, t.formerLo, t.formerHi = 0, 0, 0
 		t.lo, t.hi = c.Sent+1000*r.ms, c.ret+1000*(r.ms+1)
 		isNew[r.seat] = true
 	}
@@ -167,7 +182,7 @@ func (s *state) withinCap(c *call, isNew map[int]bool) bool {
 
 func (s *state) renew(c *call) bool {
 	t, r := &s.seats[c.seat], c.rows[0]
-	if c.beside && t.formerHi != 0 && r.term == c.Term && t.isTerm(c.Term) &&
+	if c.beside && r.term == c.Term && t.isFormer(c.Term) &&
 		s.now <= t.formerHi && c.Sent+1000*r.ms <= t.formerHi {
 		return true // a former server prolongs nothing
 	}
@@ -178,9 +193,11 @@ func (s *state) renew(c *call) bool {
 		if r.term <= t.term {
 			return false
 		}
-		t.former, t.term, t.foreign, t.hi = t.term, r.term, false, 0
+		t.former, t.formerTerm, t.term, t.foreign, t.hi = c.Term, t.term, r.term, false, 0
 	} else if r.term != t.term {
 		return false
+	} else if c.Term == t.term {
+		t.former = 0
 	}
 	t.hi = c.ret + 1000*(r.ms+1)
 	if lo := c.Sent + 1000*r.ms; lo > t.lo {
@@ -231,10 +248,13 @@ func (s *state) apply(c *call) bool {
 	case c.Op == "failover":
 		for i := range s.seats {
 			t := &s.seats[i]
-			if t.over != givenUp {
-				t.over, t.foreign, t.hi, t.formerHi = leads, true, never, t.hi
+			if t.foreign || t.over == givenUp {
+				t.formerLo, t.formerHi = 0, 0
 			} else {
-				t.formerHi = 0
+				t.formerLo, t.formerHi = t.lo, t.hi
+			}
+			if t.over != givenUp {
+				t.over, t.foreign, t.hi = leads, true, never
 			}
 		}
 		return true
@@ -267,8 +287,8 @@ func (s *state) apply(c *call) bool {
 		t.value = c.New
 		return true
 	}
-	if c.beside && c.Op != "release" && t.formerHi != 0 {
-		return t.isTerm(c.Term) && s.now <= t.formerHi
+	if c.beside && c.Op != "release" && t.isFormer(c.Term) {
+		return s.now <= t.formerHi
 	}
 	if !t.isTerm(c.Term) || t.over != leads || s.now > t.hi {
 		return false
@@ -290,6 +310,9 @@ func (s state) applyUnknown(c *call) []interface{} {
 	switch {
 	case c.Op == "renew" && t.isTerm(c.Term) && t.over == leads && s.now <= t.hi:
 		t.hi = never
+		if !t.foreign && c.Term == t.term {
+			t.former = 0
+		}
 	case strings.HasPrefix(c.Op, "release") && t.isTerm(c.Term) && t.over == leads:
 		if c.Op == "release done" && t.run > t.done {
 			t.done = t.run
@@ -316,10 +339,17 @@ var model = porcupine.NondeterministicModel{
 		if c.unknown {
 			return s.applyUnknown(c)
 		}
-		if !s.apply(c) {
-			return nil
+		var states []interface{}
+		if c.Op == "release done" && c.yes() { // the lease may have run out before
+			ended := s
+			if ended.end(c.seat, c.ret) && ended.apply(c) {
+				states = append(states, ended)
+			}
 		}
-		return []interface{}{s}
+		if s.apply(c) {
+			states = append(states, s)
+		}
+		return states
 	},
 	Equal: func(a, b interface{}) bool { return a.(state) == b.(state) },
 }
