@@ -164,7 +164,7 @@ sub lasts_for
 	return;
 }
 
-foreach my $lease (4, 15, 20, 29, 40, 60.001)
+foreach my $lease (4, 15, 20, 29, 40, 60.001, 600)
 {
 	$node->safe_psql('postgres',
 		"SELECT leader_election.create_election('of $lease s', lease_duration => '$lease s')");
@@ -495,6 +495,11 @@ SKIP:
 			host => $SERVER,
 			command => \@on_host);
 		$here{$election} = session($node, name => "$election here");
+
+		# One has stood for a long lease before: until then the server looked at its
+		# socket every 200 s.
+		$there{idle}->query("SELECT leader_election.join('of 600 s', 'there')")
+		  if $election eq 'idle';
 		is( $there{$election}->query(
 				"SELECT leader_election.join('$election', 'there')"),
 			1,
