@@ -153,23 +153,24 @@ sub signal_backend
 	return unless $pid;
 	return kill($signal, $pid) ? "@who" : undef if $signal ne 'STOP';
 	return unless kill 'STOP', $pid;
-	my $since = now();
+	my ($n, $since) = (primary(), now());
 	my $idle = is_idle($pid);
 
-	heal(rand($seconds), sub { note_standstill($since) unless $idle; kill 'CONT', $pid; });
+	heal(rand($seconds), sub { note_standstill($n, $since) unless $idle || $edition eq 'portable'; kill 'CONT', $pid; });
 	return "@who" . ($idle ? ', idle' : '');
 }
 
-# A process that is stopped while it writes WAL keeps PostgreSQL's own lock for that, so that
-# nothing is committed in the whole server until it goes on: others have waited for that lock for
-# a while, or (another such lock) the server does not even answer.
+# A process that is stopped while it writes WAL holds a lock of PostgreSQL's, and nothing is
+# committed in the whole server until it goes on. That is so if statements have waited for such a
+# lock for 0.3 s. (Procedures may have begun to wait for something else then.) If the server does
+# not answer at all, that counts, too.
 sub note_standstill
 {
-	my ($since) = @_;
-	my $waiting = sql(primary(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'LWLock'
-		AND wait_event ~ '^WAL' AND query_start < clock_timestamp() - interval '0.3 s'", 1);
+	my ($n, $since) = @_;
+	my $waiting = sql($n, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'LWLock' AND wait_event ~ '^WAL'
+		AND query_start < clock_timestamp() - interval '0.3 s' AND query !~* '^ *CALL'", 1);
 
-	event('standstill', $since) unless defined $waiting && $waiting eq '0';
+	event('standstill', $since, defined $waiting ? 'WAL' : 'no answer') unless defined $waiting && $waiting eq '0';
 	return;
 }
 

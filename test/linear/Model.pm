@@ -21,7 +21,7 @@ use List::Util qw(max min);
 
 our @EXPORT = qw(first_state step may_end holds latest changes key);
 
-my @FIELDS = qw(term over who lo hi ends foreign former_lo former_hi value run run_done run_top tries former former_term);
+my @FIELDS = qw(term over who lo hi ends foreign former_lo former_hi value run run_done run_top tries former former_term former_ends);
 my $NEVER = 9e15;
 my ($RUN_OUT, $GIVEN_UP) = (1, 2);	# how a term is over
 
@@ -32,7 +32,7 @@ sub first_state
 {
 	my ($rules, @seats) = @_;
 	my %seat = (term => 0, over => $GIVEN_UP, who => '', lo => 0, hi => 0, ends => 0, foreign => 0, former_lo => 0, former_hi => 0,
-		value => '', run => '', run_done => '', run_top => '', tries => 0, former => 0, former_term => 0);
+		value => '', run => '', run_done => '', run_top => '', tries => 0, former => 0, former_term => 0, former_ends => 0);
 
 	return { now => 0, rules => $rules, seats => { map { $_ => {%seat} } @seats } };
 }
@@ -55,6 +55,14 @@ sub with
 	return \%new;
 }
 
+# The lease is over not before: it runs out, or a release without an answer has come.
+sub earliest_end
+{
+	my ($seat) = @_;
+
+	return min(grep { $_ } @{$seat}{qw(lo ends former_ends)});
+}
+
 # The term of this seat ends, if it has not, at a time when it may have run out, and
 # not after $until.
 sub ended
@@ -64,13 +72,13 @@ sub ended
 	my $now = $state->{now};
 
 	return $state if $seat->{over};
-	$now = max($now, $seat->{ends} ? min($seat->{ends}, $seat->{lo}) : $seat->{lo});
+	$now = max($now, earliest_end($seat));
 	return if $now > $until;
 	return with($state, $now, $name, over => $RUN_OUT);
 }
 
-# Is this the last term? Or the number by which it was renewed after a failover, which is
-# accepted until it is renewed by the new one.
+# Is this the last term, or its old number? After a failover that is accepted until a
+# renewal has named the new number.
 sub is_last
 {
 	my ($seat, $term) = @_;
@@ -123,7 +131,7 @@ sub latest
 	my $seat = $state->{seats}{ $op->{seat} };
 
 	return $NEVER if $op->{op} eq 'read' && $state->{rules}{fences_wait};
-	return $op->{beside} && $seat->{former_hi} ? $seat->{former_hi} : $seat->{hi};
+	return $op->{beside} && is_former($seat, $op->{term}) ? $seat->{former_hi} : $seat->{hi};
 }
 
 # Does this answer change the state, so that it may have to come before others?
@@ -233,6 +241,7 @@ sub renewed
 	my $seat = $state->{seats}{ $op->{seat} };
 	my (undef, $term, $ms) = @{ $op->{rows}[0] };
 	my %lease = lease($op, $ms);
+	my $prolongs = $lease{lo} > $seat->{hi};
 
 	return if $seat->{foreign} ? $term <= $seat->{term} : $term != $seat->{term};
 	return if $lease{hi} < $seat->{lo};			# no deadline goes back
@@ -240,12 +249,21 @@ sub renewed
 	if ($seat->{foreign})
 	{
 		@lease{qw(former former_term)} = ($op->{term}, $seat->{term});
+		@lease{qw(ends former_ends)} = (0, $seat->{ends}) if $op->{term} == $seat->{term};
 	}
-	elsif ($op->{term} == $term)
-	{
-		$lease{former} = 0;
-	}
-	return with($state, $state->{now}, $op->{seat}, %lease, term => $term, foreign => 0);
+	$state = with($state, $state->{now}, $op->{seat}, %lease, term => $term, foreign => 0);
+	return $state if $seat->{foreign} || $op->{term} != $term;
+
+	# The extension still accepts the old number if the leader is asked to yield, and nothing
+	# is prolonged.
+	return (without_old_number($state, $op), $prolongs || !$seat->{former} ? () : $state);
+}
+
+sub without_old_number
+{
+	my ($state, $op) = @_;
+
+	return with($state, $state->{now}, $op->{seat}, former => 0, former_ends => 0);
 }
 
 # A renewal of which nobody knows: it may have come at the last moment, and have given the
@@ -255,10 +273,11 @@ sub renewed_unheard
 	my ($state, $op, $until) = @_;
 	my $seat = $state->{seats}{ $op->{seat} };
 	my $hi = $seat->{hi};
-	my $former = $seat->{foreign} || $op->{term} != $seat->{term} ? $seat->{former} : 0;
+	my $names = !$seat->{foreign} && $op->{term} == $seat->{term} && $seat->{former};
 
-	return if $hi >= $until && $former == $seat->{former};
-	return with($state, $state->{now}, $op->{seat}, hi => $hi + ($hi < $until ? $state->{rules}{longest} : 0), former => $former);
+	return if $hi >= $until && !$names;
+	$state = without_old_number($state, $op) if $names;
+	return with($state, $state->{now}, $op->{seat}, hi => max($hi, min($hi, $until) + $state->{rules}{longest}));
 }
 
 # The earliest and the latest end of a lease of which so much remained
@@ -288,7 +307,7 @@ sub granted
 		$state = ended($state, $name, $until) // return;
 		return if $seat->{former_lo} > $until;
 		$state = with($state, max($state->{now}, $seat->{former_lo}), $name, lease($op, $ms), %run, term => $term,
-			over => 0, who => $op->{client}, ends => 0, foreign => 0, former_lo => 0, former_hi => 0, former => 0, former_term => 0);
+			over => 0, who => $op->{client}, ends => 0, foreign => 0, former_lo => 0, former_hi => 0, former => 0, former_term => 0, former_ends => 0);
 	}
 	return $state->{rules}{cap} ? within_cap($state, $op, $until) : $state;
 }
@@ -328,13 +347,15 @@ sub may_end
 	my $seat = $state->{seats}{ $op->{seat} };
 
 	return $state unless leads($seat, $op->{term});
-	return with($state, $state->{now}, $op->{seat}, ends => $seat->{ends} || $op->{call});
+	my $ends = $op->{term} == $seat->{term} ? 'ends' : 'former_ends';
+
+	return with($state, $state->{now}, $op->{seat}, $ends => $seat->{$ends} || $op->{call});
 }
 
-# Another server goes on. Who led last leads there as soon as it renews, in a new term,
-# unless it had given up or somebody else is elected: for how long it led on the former
-# server makes no difference. Nobody else is elected before that time is over, also if who
-# led gives up at the new server. (When that is, nobody can tell after another failover.)
+# Another server goes on. The last leader leads there as soon as it renews, in a new term,
+# unless it had given up or somebody else is elected: for how long it led at the former
+# server makes no difference. Nobody else is elected before its lease at the former server
+# is over, even if it gives up at the new one.
 sub failover
 {
 	my ($state) = @_;
@@ -342,8 +363,9 @@ sub failover
 	foreach my $name (keys %{ $state->{seats} })
 	{
 		my $seat = $state->{seats}{$name};
-		my %former = $seat->{foreign} || $seat->{over} == $GIVEN_UP ? (former_lo => 0, former_hi => 0)
-		  : (former_lo => $seat->{ends} ? min($seat->{ends}, $seat->{lo}) : $seat->{lo}, former_hi => $seat->{hi});
+		my $over = $seat->{foreign} || $seat->{over};
+		my %former = (former_lo => $over ? $seat->{former_lo} : max($seat->{former_lo}, earliest_end($seat)),
+			former_hi => $over ? 0 : $seat->{hi});
 
 		$state = with($state, $state->{now}, $name, %former,
 			$seat->{over} == $GIVEN_UP ? () : (foreign => 1, over => 0, hi => $NEVER));

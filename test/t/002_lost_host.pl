@@ -496,8 +496,8 @@ SKIP:
 			command => \@on_host);
 		$here{$election} = session($node, name => "$election here");
 
-		# One has stood for a long lease before: until then the server looked at its
-		# socket every 200 s.
+		# This session stood for a long lease first, so that the server looked at its
+		# socket only every 200 s.
 		$there{idle}->query("SELECT leader_election.join('of 600 s', 'there')")
 		  if $election eq 'idle';
 		is( $there{$election}->query(

@@ -400,7 +400,7 @@ sub stand_still
 
 	end_at('calm|1', 20, 'expired');
 	add('events', '%s fault stop leader: client backend s1', $from);
-	add('events', '%s standstill %s', $to, $from);
+	add('events', '%s standstill %s WAL', $to, $from);
 	return;
 }
 
@@ -545,7 +545,7 @@ my @CHANGES = (
 	[ 'calm election', 'a calm election has no leader for a moment',
 		sub { add('candidate.w3.1', 'o calm_q %s %s vacant 1 - -', 21.2, 21.21) }, qr/calm_q: vacant/ ],
 	[ 'calm election', 'a server process is stopped, while others commit', sub { end_at('calm|1', 20, 'expired'); add('events', '%s fault stop leader: client backend s1', 18.8) } ],
-	[ 'calm election', 'nothing was committed, but long before', sub { stand_still(14.8, 16.4) } ],
+	[ 'calm election', 'nothing was committed for a while, long before the term ended', sub { stand_still(14.8, 16.4) } ],
 	[ 'calm election', 'there is no lock for another statement of a leader, and no worker', sub { lack_locks(undef, 'SELECT 1') } ],
 	[ 'calm election', 'there is no lock for a leader, and no worker, but only long before',
 		sub { lack_locks(); edit('candidate.calm3.1', qr/^e /, sub { s/^e 19500000/e 18700000/ }) } ],

@@ -40,11 +40,11 @@ sub grant { my ($term, $ms, $seat) = @_; return sprintf '"rows": [["%s", %d, %d]
 # Another server goes on; the former one, if there is an until, beside it until then.
 sub failover
 {
-	my ($from, $to, $until) = @_;
+	my ($from, $to, $until, $port) = @_;
 
 	$id++;
-	return sprintf('{"id": %d, "op": "failover", "object": "*", "call": %d, "from": "5432"%s}' . "\n",
-		$id, $from * 1000, $until ? sprintf(', "until": %d', $until * 1000) : '')
+	return sprintf('{"id": %d, "op": "failover", "object": "*", "call": %d, "from": "%s"%s}' . "\n",
+		$id, $from * 1000, $port // 5432, $until ? sprintf(', "until": %d', $until * 1000) : '')
 	  . sprintf('{"id": %d, "return": %d, "value": true}' . "\n", $id, $to * 1000);
 }
 
@@ -66,12 +66,13 @@ sub explained
 
 my @granted = call(0, 2, 'acquire', '"run": null', grant(1, 100));
 my ($term, $b) = ('"term": 1', '"client": "b", "run": null');
+my $new = '"term": 9';	# that a failover continues it in
 my ($true, $false, $none) = ('"value": true', '"value": false', '"rows": []');
 
 # The leader is renewed after a failover; and releases its lease, while the former server
 # goes on, which is asked from then on whether it leads.
 sub continued { return @granted, failover(50, 60, 200), call(70, 71, 'renew', $term, grant(9, 100)); }
-sub released_elsewhere { return continued(), call(72, 73, 'release', '"term": 9', $true); }
+sub released_elsewhere { return continued(), call(72, 73, 'release', $new, $true); }
 sub is_former { my ($at, $of, $answer) = @_; return call($at, $at + 1, 'is_leader', $of, qq("server": "5432", $answer)); }
 
 sub run { return qq("run": "$_[0]", "attempts": 1); }
@@ -124,7 +125,7 @@ my @CASES = (
 		[ @granted, call(10, undef, 'renew', $term), call(190, 191, 'renew', $term, grant(1, 100)), call(280, 281, 'is_leader', $term, $true) ],
 		[ @granted, call(10, undef, 'renew', $term), call(190, 191, 'renew', $term, grant(1, 100)), call(300, 301, 'is_leader', $term, $true) ] ],
 	[ 'after a failover the leader goes on in a greater term',
-		[ @granted, failover(50, 60), call(70, 71, 'renew', $term, grant(9, 100)), call(72, 73, 'is_leader', '"term": 9', $true) ],
+		[ @granted, failover(50, 60), call(70, 71, 'renew', $term, grant(9, 100)), call(72, 73, 'is_leader', $new, $true) ],
 		[ @granted, failover(50, 60), call(70, 71, 'renew', $term, grant(1, 100)) ] ],
 	[ 'it does not lead before',
 		[ @granted, failover(50, 60), call(61, 62, 'is_leader', $term, $false) ],
@@ -135,28 +136,46 @@ my @CASES = (
 	[ 'and what is left of its lease, but prolongs nothing',
 		[ @granted, failover(50, 60, 200), call(80, 81, 'renew', $term, '"server": "5432", ' . grant(1, 20)) ],
 		[ @granted, failover(50, 60, 200), call(80, 81, 'renew', $term, '"server": "5432", ' . grant(1, 90)) ] ],
-	[ 'also if the leader was renewed, and has released its lease, at the new one',
+	[ 'the former server says so, too, when the leader has renewed and released its lease at the new one',
 		[ released_elsewhere(), is_former(80, $term, $true), call(82, 83, 'renew', $term, '"server": "5432", ' . grant(1, 18)) ],
 		[ released_elsewhere(), is_former(110, $term, $true) ],
 		[ released_elsewhere(), call(82, 83, 'renew', $term, '"server": "5432", ' . grant(1, 90)) ] ],
-	[ 'it knows no term of the new one',
-		[ released_elsewhere(), is_former(80, '"term": 9', $false) ],
-		[ released_elsewhere(), is_former(80, '"term": 9', $true) ] ],
-	[ 'nobody else is elected before the lease is over at the former one, too',
+	[ 'the former server knows no term of the new one',
+		[ released_elsewhere(), is_former(80, $new, $false) ],
+		[ released_elsewhere(), is_former(80, $new, $true) ] ],
+	[ 'nobody else is elected before the lease at the former server is over',
 		[ released_elsewhere(), call(99, 101, 'acquire', $b, grant(10, 100)) ],
 		[ released_elsewhere(), call(82, 83, 'acquire', $b, grant(10, 100)) ],
 		[ released_elsewhere(), call(99, 101, 'acquire', $b, grant(10, 100)), is_former(102, $term, $true) ] ],
-	[ 'no failover brings back what was released',
-		[ released_elsewhere(), failover(90, 92, 200), call(93, 94, 'renew', '"term": 9', $none) ],
-		[ released_elsewhere(), failover(90, 92, 200), call(93, 94, 'renew', '"term": 9', grant(11, 100)) ],
-		[ released_elsewhere(), failover(90, 92, 200), is_former(95, '"term": 9', $true) ] ],
-	[ 'the term of before the failover is accepted until the lease is renewed by the new one',
-		[ continued(), call(72, 73, 'renew', $term, grant(9, 100)), call(74, 75, 'renew', '"term": 9', grant(9, 100)), call(76, 77, 'renew', $term, $none) ],
+	[ 'a failover brings back no lease that was released',
+		[ released_elsewhere(), failover(90, 92, 200), call(93, 94, 'renew', $new, $none) ],
+		[ released_elsewhere(), failover(90, 92, 200), call(93, 94, 'renew', $new, grant(11, 100)) ],
+		[ released_elsewhere(), failover(90, 92, 200), is_former(95, $new, $true) ] ],
+	[ 'nor is anybody after another failover',
+		[ released_elsewhere(), failover(80, 82), call(99, 101, 'acquire', $b, grant(10, 100)) ],
+		[ released_elsewhere(), failover(80, 82), call(85, 86, 'acquire', $b, grant(10, 100)) ] ],
+	[ 'a former server does not say that a term leads which was over there',
+		[ @granted, call(103.5, 104, 'is_leader', $term, $false), failover(105, 106, 200), is_former(107, $term, $false) ],
+		[ call(0, 20, 'acquire', '"run": null', grant(1, 100)), call(104, 105, 'is_leader', $term, $false), failover(106, 107, 200), is_former(110, $term, $true) ] ],
+	[ 'each of two former servers has its own term',
+		[ continued(), call(110, 120.5, 'is_leader', $new, qq("server": "5433", $true)), failover(120, 130, 300, 5433), call(121.5, 122, 'renew', $new, '"server": "5433", ' . grant(9, 100)) ],
+		[ continued(), failover(120, 130, 300, 5433), call(240, 241, 'is_leader', $new, qq("server": "5433", $true)) ] ],
+	[ 'the old number is accepted until a renewal has named the new one',
+		[ continued(), call(72, 73, 'renew', $term, grant(9, 100)), call(74, 75, 'renew', $new, grant(9, 100)), call(76, 77, 'renew', $term, $none) ],
 		[ continued(), call(76, 77, 'renew', $term, $none) ],
-		[ continued(), call(74, 75, 'renew', '"term": 9', grant(9, 100)), call(76, 77, 'release', $term, $true) ] ],
-	[ 'which a renewal without an answer may have done',
-		[ continued(), call(74, undef, 'renew', '"term": 9'), call(76, 77, 'renew', $term, $none) ],
-		[ continued(), call(76, 77, 'renew', $term, $none), call(78, undef, 'renew', '"term": 9') ] ],
+		[ continued(), call(74, 75, 'renew', $new, grant(9, 100)), call(76, 77, 'release', $term, $true) ] ],
+	[ 'it may be for longer, if that has prolonged nothing',
+		[ continued(), call(74, 75, 'renew', $new, grant(9, 95)), call(76, 77, 'release', $term, $true) ],
+		[ continued(), call(74, 75, 'renew', $new, grant(9, 100)), call(76, 77, 'release', $term, $true) ] ],
+	[ 'a release by the old number, without an answer, has no effect after that',
+		[ continued(), call(72, undef, 'release', $term), call(74, 75, 'renew', $new, grant(9, 100)), call(173, 176, 'acquire', $b, grant(10, 100)) ],
+		[ continued(), call(72, undef, 'release', $term), call(74, 75, 'renew', $new, grant(9, 100)), call(120, 121, 'acquire', $b, grant(10, 100)) ] ],
+	[ 'a renewal without an answer may end the use of the old number',
+		[ continued(), call(74, undef, 'renew', $new), call(76, 77, 'renew', $term, $none) ],
+		[ continued(), call(76, 77, 'renew', $term, $none), call(78, undef, 'renew', $new) ] ],
+	[ 'and prolong the lease by that',
+		[ continued(), call(160, undef, 'renew', $new), call(161, 162, 'renew', $term, $none), call(200, 201, 'is_leader', $new, $true) ],
+		[ continued(), call(160, undef, 'renew', $new), call(161, 162, 'renew', $term, $none), call(270, 271, 'is_leader', $new, $true) ] ],
 	[ 'a fenced write is of the present term',
 		[ @granted, call(9, 12, 'release', $term, $true), call(10, 11, 'write', qq($term, "old": "", "new": "x"), $true) ],
 		[ @granted, call(9, 10, 'release', $term, $true), call(11, 12, 'write', qq($term, "old": "", "new": "x"), $true) ] ],
@@ -183,10 +202,10 @@ my @CASES = (
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(104, 105, 'is_leader', $term, $false), call(105, 112, 'release done', $term, $true),
 			call(111, 113, 'acquire', run(6), grant(2, 100)) ],
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(104, 105, 'acquire', run(6), grant(2, 100)), call(106, 107, 'release done', $term, $true) ] ],
-	[ 'it gives up no lease that has run out, which a failover may bring back',
+	[ 'a run that is recorded when its lease has run out gives nothing up, so that a failover may bring the lease back',
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(99, 112, 'release done', $term, $true), failover(113, 115), call(120, 121, 'renew', $term, grant(9, 100)) ],
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(90, 92, 'release done', $term, $true), failover(113, 115), call(120, 121, 'renew', $term, grant(9, 100)) ] ],
-	[ 'or gives up one that has not yet',
+	[ 'a run that is recorded before that gives the lease up',
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(90, 112, 'release done', $term, $true), call(95, 96, 'acquire', run(6), grant(2, 100)) ],
 		[ call(0, 2, 'acquire', run(5), grant(1, 100)), call(97, 112, 'release done', $term, $true), call(95, 96, 'acquire', run(6), grant(2, 100)) ] ],
 	[ 'it can be done by the term that a failover has continued, as long as no other has begun',

@@ -62,8 +62,8 @@ sub certain_leader
 	return $leads && !was_silent($leads, $a) ? $leads : undef;
 }
 
-# Had the run ended the session of this command when the answer came, less than 0.1 s before
-# the command ended?
+# Had the run ended the session of this command before the answer came? The command ended
+# less than 0.1 s after its session.
 sub was_just_ended
 {
 	my ($c, $a) = @_;

@@ -35,7 +35,13 @@ sub read_faults
 		$doing{$what} = $time if $kind eq 'doing' && $what !~ /^recreate/;
 		push @whole, [ $time - 500_000, $time + $LASTS_US ] if $kind eq 'fault' && $what =~ $WIDE;
 		push @whole, [ $time - 500_000, $time + $STOPPED_US ] if $kind eq 'fault' && $what =~ $waited_for && !/, idle$/;
-		push @whole, [ $what - 500_000, $time + $STOPPED_US / 2 ] if $kind eq 'standstill';	# since then
+		if ($kind eq 'standstill')
+		{
+			my ($since, $why) = split / /, $what, 2;
+
+			push @whole, [ $since - 500_000, $time + $STOPPED_US / 2 ];
+			$count{"times that nothing was committed: $why"}++;
+		}
 		push @whole, [ $doing{$what} - 500_000, $time + $LASTS_US ] if $kind eq 'done' && $doing{$what};
 		push @whole, [ $time - $LASTS_US, $time + $LASTS_US / 2 ] if $kind =~ /^(start|calm)$/;
 		push @whole, [ $time, $time + 60_000_000 ] if $kind eq 'ending';

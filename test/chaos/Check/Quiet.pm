@@ -135,6 +135,7 @@ sub read_faults
 
 		push @pausing, read_order(\@events, $i, 'paused', 'resumed') if $kind eq 'pausing';
 		push @draining, read_order(\@events, $i, 'drained', 'undrained') if $kind eq 'draining';
+		read_hit($time, 'terminate leader', "client backend $rest[0]") if $kind eq 'terminated';
 		if ($kind eq 'round' && !$begun++)
 		{
 			disturb('all', 0, $time);

@@ -91,14 +91,14 @@ func (c *call) yes() bool {
 
 type seat struct {
 	term           int64
-	former         int64 // the number by which it was renewed after a failover, until it is by the new one
-	formerTerm     int64 // the term before that
+	former         int64 // the old number, accepted after a failover until a renewal has named the new one
+	formerTerm     int64 // the term at the former server
 	over           int
 	who            string
 	lo, hi         int64 // the lease is over not before, and after
 	foreign        bool  // another server goes on
-	formerLo       int64 // the lease on the former one is over not before, ...
-	formerHi       int64 // ... and after
+	formerLo       int64 // the lease at the former server is over not before this
+	formerHi       int64 // the lease at the former server is over after this
 	value          string
 	run, done, top string
 	tries          int
@@ -248,10 +248,13 @@ func (s *state) apply(c *call) bool {
 	case c.Op == "failover":
 		for i := range s.seats {
 			t := &s.seats[i]
-			if t.foreign || t.over == givenUp {
-				t.formerLo, t.formerHi = 0, 0
+			if t.foreign || t.over != leads {
+				t.formerHi = 0
 			} else {
-				t.formerLo, t.formerHi = t.lo, t.hi
+				t.formerHi = t.hi
+				if t.lo > t.formerLo {
+					t.formerLo = t.lo
+				}
 			}
 			if t.over != givenUp {
 				t.over, t.foreign, t.hi = leads, true, never
@@ -340,6 +343,13 @@ var model = porcupine.NondeterministicModel{
 			return s.applyUnknown(c)
 		}
 		var states []interface{}
+		if t := s.seats[c.seat]; c.Op == "renew" && c.yes() && !t.foreign && c.Sent+1000*c.rows[0].ms <= t.hi {
+			kept := s // the extension keeps the old number, if the leader is asked to yield
+			if kept.apply(c) {
+				kept.seats[c.seat].former = t.former
+				states = append(states, kept)
+			}
+		}
 		if c.Op == "release done" && c.yes() { // the lease may have run out before
 			ended := s
 			if ended.end(c.seat, c.ret) && ended.apply(c) {
