@@ -153,10 +153,10 @@ sub signal_backend
 	return unless $pid;
 	return kill($signal, $pid) ? "@who" : undef if $signal ne 'STOP';
 	return unless kill 'STOP', $pid;
-	my ($n, $since) = (primary(), now());
-	my $idle = is_idle($pid);
+	my ($n, $since, $idle) = (primary(), now());
 
 	heal(rand($seconds), sub { note_standstill($n, $since) unless $idle || $edition eq 'portable'; kill 'CONT', $pid; });
+	$idle = is_idle($pid);
 	return "@who" . ($idle ? ', idle' : '');
 }
 
