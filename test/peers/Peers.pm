@@ -40,12 +40,13 @@ our $SHORT = $LEASE / 4;
 my ($peer, $scenario) = ('', '');
 my @people;
 
-# Starts the server. Options: those of Detached's serve
+# Starts the server. No lease ends by itself, on the slowest machine, but in the elections
+# for which a scenario has asked for it.
 sub peer
 {
-	($peer, my %opts) = @_;
+	($peer) = @_;
 
-	serve(%opts);
+	serve(lease => '1 h');
 	return;
 }
 

@@ -56,9 +56,10 @@ scenario('a lease that is over, and that nobody has removed yet', sub {
 	my ($e) = @_;
 
 	create_election($e, $SHORT);
-	same(acquire($e, 'first'), 1, 'leads');
+	acquire("$e: another, for which there is a worker", 'first');
 	my $worker = stop_worker($control);
 
+	same(acquire($e, 'first'), 1, 'leads');
 	wait_over($e);
 	same(lease($e)->{leader}, 'first', 'the row still names the leader');
 	same(renew($e, 1), '', 'who cannot renew it');
@@ -171,13 +172,13 @@ scenario('a listener that does not listen for a while', sub {
 scenario('a leader that lives leads', sub {
 	my ($e) = @_;
 
-	create_election($e, $SHORT);
+	create_election($e, $LEASE);
 	my ($one, $two) = people(qw(one two));
 
 	same(joins($one, $e), 1, 'leads');
 	joins($two, $e);
-	wait_for_clock(lease($e)->{acquired_mono} + 3 * $SHORT);
-	same(term_in($one, $e), 1, 'three leases later, too');
+	wait_for_clock(lease($e)->{acquired_mono} + 1.5 * $LEASE);
+	same(term_in($one, $e), 1, 'after more than a lease, too');
 });
 
 done_testing();

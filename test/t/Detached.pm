@@ -81,14 +81,15 @@ FROM stint a JOIN stint b USING (election)
 WHERE a.term < b.term AND a.last_before > b.first_after
 END
 
-# A server. Options: those of new_server, by default a lease of $LEASE, a worker
-# that ends soon, and nothing that could delay a call
+# A server. Options: those of new_server, by default a worker that ends soon, and
+# nothing that could delay a call; lease: how long a lease is (an interval; $LEASE)
 sub serve
 {
 	my (%opts) = @_;
+	my $lease = delete $opts{lease} // "${LEASE}us";
 
 	$opts{config} //= qq(
-leader_election.lease_duration = '${LEASE}us'
+leader_election.lease_duration = '$lease'
 leader_election.worker_idle_timeout = '300ms'
 restart_after_crash = on
 autovacuum = off
