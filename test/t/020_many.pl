@@ -87,7 +87,7 @@ sub new_candidate
 }
 
 # Has all sessions run something at the same time, and again if it could not be
-# serialized; returns what each got.
+# serialized, or was busy for as long as a call waits; returns what each got.
 sub all_at_once
 {
 	my ($sql) = @_;
@@ -100,8 +100,8 @@ sub all_at_once
 		my $result = $session->result;
 
 		# As every client of serializable transactions has to
-		$result = $session->query($sql =~ s/:n/$n/gr)
-		  while $session->sqlstate eq '40001';
+		$result = query_unless_busy($session, $sql =~ s/:n/$n/gr)
+		  while $session->sqlstate =~ /^(40001|55P03)$/;
 
 		push @results,
 		  $session->sqlstate eq '00000'

@@ -107,7 +107,9 @@ END
 	my ($reasons, $noted) = ('', '');
 	my $noted_by_all = 'd1,d2,s1,s2,watcher 1,watcher 2|t';
 	my $start = time;
-	my %expected = map { $_ => 1 } qw(00000 22023 LE005);
+
+	# Where the machine stands still, whoever waits is told that it is busy.
+	my %expected = map { $_ => 1 } qw(00000 22023 LE005 55P03);
 
 	create_election($e, 300_000);
 	$control->query($CONTENDERS);
@@ -116,7 +118,8 @@ END
 		my $kind = $name =~ /^s/ ? 'as_session' : 'detached';
 		my $s = session($node, name => $name);
 
-		$s->query_async("CALL contend_$kind('$e', '$name')");
+		$s->query('\set VERBOSITY sqlstate');
+		$s->query_async("CALL contend_$kind('$e', '$name');\n" x 20);
 		push @contenders, $s;
 	}
 	until (time - $start > 3
@@ -149,7 +152,7 @@ END
 	foreach my $s (@contenders)
 	{
 		$s->result;
-		is($s->sqlstate, '00000', "contest: $s->{name} saw no error");
+		is($s->errors_but_busy, '', "contest: $s->{name} saw no error");
 		$s->finish;
 	}
 	is($refused, 0, 'contest: nor did the operator');

