@@ -265,6 +265,7 @@ foreach my $set (
 		lasts_for($session, 40, "SET $set" . ($first ? ', since then' : ''),
 			$set =~ /idle/ ? 14 : undef);    # one more probe
 		$session->finish;
+		wait_gone($node, $session);    # the next one has its name
 	}
 }
 
@@ -284,6 +285,7 @@ foreach my $tight (
 	cmp_ok($ms, '>', $most - 5_000, '... no more than that');
 	is($expires, 't', '... not the lease');
 	$session->finish;
+	wait_gone($node, $session);
 }
 
 # What is tighter stays as it is until the session stands no more, also when the

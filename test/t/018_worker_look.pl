@@ -206,7 +206,7 @@ sub best_takeover
 		SELECT 'crowd', 'candidate ' || i, 'detached', current_user, 0, 0, true,
 			now(), 1, false, leader_election._monotonic_clock(), 3600000000
 		FROM generate_series(1, $CROWD) i");
-	$control->query("SELECT leader_election.create_election('short', lease_duration => '500 ms')");
+	$control->query("SELECT leader_election.alter_election('short', lease_duration => '500 ms')");
 	like($one->query("SELECT leader_election.join('short', 'one')"),
 		qr/^\d+$/, 'beside a crowd, one leads for a short time');
 	$two->query("SELECT leader_election.join('held', 'two')");

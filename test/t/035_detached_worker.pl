@@ -215,7 +215,7 @@ sub efforts
 			},
 			'the leases to run out under its locks');
 		is($electing->sqlstate, '00000', "seen, $round: elected meanwhile");
-		wait_for($node, "$began AND ended_at IS NULL", 0, undef, 'other');
+		wait_for($node, "$began AND ended_at IS NULL", 0);
 	}
 	is($control->query($began), 4 * @elections, 'seen: each of them led');
 	is( $control->query("$began AND ended_at < acquired_at + interval '${LEASE}us'"),
