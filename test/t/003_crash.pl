@@ -254,7 +254,7 @@ test_return('fast stop, leader is busy', 1);
 {
 	my ($orphan, $last_true, $deadline, $back);
 	my $mark = held_up();
-	my $lease = 2000 * slowness();
+	my $lease = 4000 * slowness();
 
 	$node->append_conf('postgresql.conf',
 		"leader_election.lease_duration = '${lease}ms'");
@@ -273,7 +273,7 @@ test_return('fast stop, leader is busy', 1);
 			RAISE WARNING 'last true: %', last_true;
 		END $$});
 	wait_for($node,
-		"SELECT deadline_mono - acquired_mono > 2000 * $lease
+		"SELECT deadline_mono - acquired_mono > 1000 * $lease
 		FROM leader_election.lease WHERE election = 'short'");
 	@processes = processes();
 	$node->kill9;

@@ -53,7 +53,7 @@ sub run_locked
 	my @seen;
 
 	$session->query("SET lock_timeout = $lock_timeout;"
-		  . " SET statement_timeout = '2500ms'");
+		  . " SET statement_timeout = '10s'");
 	$start = machine_time();
 	$session->query($sql);
 	@seen = ($session->sqlstate);

@@ -16,10 +16,11 @@ use Time::HiRes qw(time);
 # How long a waiter may sleep on: far less than its poll of a second
 my $PROMPT = 0.5;
 
+# No lease ends here by itself, save where that is waited for.
 my $node = new_server(
 	streaming => 1,
 	config => q(
-leader_election.lease_duration = '2s'
+leader_election.lease_duration = '30s'
 ));
 my $control = session($node, name => 'control');
 my $version =
@@ -437,6 +438,7 @@ sub session_locks
 
 	# A lease that runs out, with nobody to follow
 	$one = session($node, name => 'one');
+	$control->query("SELECT leader_election.alter_election('w', lease_duration => '2 s')");
 	$one->query("SELECT leader_election.join('w', 'one', auto_renew => false)");
 	$known = "9, 'one'";
 	my $left = $control->query(
@@ -558,6 +560,7 @@ SKIP:
 		'57014', '... and can be interrupted');
 
 	# What the primary says no more is over when the lease is.
+	$control->query("SELECT leader_election.alter_election('s', lease_duration => '3 s')");
 	$one->query("SELECT leader_election.join('s', 'one')");
 	$node->wait_for_catchup($standby);
 	my $waiter = waiter($standby, 'waiter',

@@ -15,11 +15,12 @@ my $LAUNCHER =
   "pg_stat_activity WHERE backend_type = 'leader_election launcher'";
 my $WORKERS = "pg_stat_activity WHERE backend_type = 'leader_election worker'";
 
+# Leases outlast what is done to their workers.
 my $node = new_server(
 	preload => 1,
 	streaming => 1,
 	config => q(
-leader_election.lease_duration = '2s'
+leader_election.lease_duration = '10s'
 max_worker_processes = 24
 ));
 my $control = session($node, name => 'control');
@@ -173,6 +174,7 @@ pass('and no worker, where there is no candidate');
 	my $offset = -s $node->logfile;
 	my $failures;
 
+	$leader->query("SELECT leader_election.create_election('broken', lease_duration => '5 s')");
 	$leader->query("SELECT leader_election.join('broken', 'leader')");
 	wait_for_worker('postgres');
 	my $pid = worker_pid('postgres');
@@ -231,6 +233,8 @@ pass('and no worker, where there is no candidate');
 {
 	my $leader = session($node, name => 'leader');
 
+	# On the standby, its end is waited for.
+	$leader->query("SELECT leader_election.create_election('promotion', lease_duration => '5 s')");
 	$leader->query("SELECT leader_election.join('promotion', 'leader')");
 	$node->backup('base');
 	my $standby = PostgreSQL::Test::Cluster->new('standby');

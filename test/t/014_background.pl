@@ -34,7 +34,7 @@ sub run_in_background
 my $one = session($node, name => 'one');
 $one->query("SELECT leader_election.join('background', 'one')");
 run_in_background(
-	"CALL leader_election.wait_for_change('background', 1, 'one', '1.2 s')");
+	"CALL leader_election.wait_for_change('background', 1, 'one', '3 s')");
 wait_for($node, "SELECT count(*) = 0 FROM $BACKGROUND");
 is($one->query("SELECT leader_election.is_leader('background')"),
 	't', 'an observer in a worker')

@@ -57,10 +57,14 @@ my $control = session($node, name => 'control');
 {
 	my ($broken, $one, $locker) = map { session($node, name => $_) } qw(broken one locker);
 
-	$control->query("SELECT leader_election.create_election('broken', lease_duration => '" . 4 * slowness() . " s')");
+	# 'locked' is renewed after a third of its lease: any other lease is over by then,
+	# unless it was renewed.
+	my $s = slowness();
+	$control->query("SELECT leader_election.create_election('$_', lease_duration => '" . 4 * $s . " s')")
+	  foreach 'broken', map { "fine $_" } 1 .. 3;
 	$broken->query("SELECT leader_election.join('broken', 'broken')");
 	$one->query("SELECT leader_election.join('fine $_', 'one')") foreach 1 .. 3;
-	$control->query("SELECT leader_election.create_election('locked', lease_duration => '" . 18 * slowness() . " s')");
+	$control->query("SELECT leader_election.create_election('locked', lease_duration => '" . 18 * $s . " s')");
 	$one->query("SELECT leader_election.join('locked', 'one')");
 	$control->query("ALTER TABLE leader_election.lease
 		ADD CONSTRAINT fail CHECK (election <> 'broken') NOT VALID");

@@ -8,6 +8,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker;
@@ -177,6 +178,8 @@ my $control = session($node, name => 'control');
 	my $one = session($node, name => 'one');
 	my $two = session($node, name => 'two');
 
+	# It must not be over before the server is back.
+	$one->query("SELECT leader_election.create_election('crash', lease_duration => '10 s')");
 	$one->query("SELECT leader_election.join('crash', 'one')");
 	$two->query_async("CALL leader_election.campaign('crash', 'two')");
 	wait_for($node, $ONE_WORKER);
@@ -209,12 +212,15 @@ my $control = session($node, name => 'control');
 $control->finish;
 $node->stop;
 
-# -- No free worker slot. There is one, and another database has it.
+# -- No free worker slot. There is one, and another database has it. When that is free, the
+# lease must not be over before a worker has come.
+
+my $LEASE = 4 * slowness();
 
 $node = new_server(
 	name => 'full',
-	config => q(
-leader_election.lease_duration = '1s'
+	config => qq(
+leader_election.lease_duration = '${LEASE}s'
 leader_election.worker_idle_timeout = '100ms'
 max_worker_processes = 1
 max_logical_replication_workers = 0

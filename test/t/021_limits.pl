@@ -56,7 +56,7 @@ foreach my $election (qw(long short))
 	$one->query("SELECT leader_election.leave('$election')");
 }
 set_lease('long', '1 hour');
-set_lease('short', '1500 ms');
+set_lease('short', '5 s');
 
 #
 # is_leader() and term()

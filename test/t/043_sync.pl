@@ -392,11 +392,16 @@ $on_new->query("SELECT leader_election.join('$fresh', 'new')");
 $new_observer->query("SELECT pg_advisory_lock($WATCHING)");
 watch($on_new, "leader_election.is_leader('watched')");
 
-# The old side, in the meantime
-refused($detached, "SELECT * FROM leader_election.renew('kept', 1)",
-	'', '55P03', 'kept: renew() on the old side');
-refused($canceled, "SELECT * FROM leader_election.renew('canceled')",
-	'', '55P03', 'canceled: renew() on the old side');
+# The old side, in the meantime. Both at once: each waits for a second of its lease.
+$canceled->query_async("SELECT * FROM leader_election.renew('canceled')");
+$detached->query_async("SELECT * FROM leader_election.renew('kept', 1)");
+foreach my $renew ([ $canceled, 'canceled' ], [ $detached, 'kept' ])
+{
+	my ($session, $election) = @$renew;
+
+	is($session->result, '', "$election: renew() on the old side: nothing is granted");
+	is($session->sqlstate, '55P03', "$election: renew() on the old side: SQLSTATE");
+}
 refused($detached, $_, '', '55P03', "$_: may be a term of the new side")
   foreach "SELECT * FROM leader_election.renew('kept', $unheard_of)",
   "SELECT leader_election.release('kept', $unheard_of)";

@@ -163,7 +163,7 @@ sub campaign
 	my ($session, $election, $candidate) = @_;
 
 	return $session->query("CALL
-		leader_election.campaign('$election', '$candidate', '1 s')");
+		leader_election.campaign('$election', '$candidate', '5 min')");
 }
 
 # Lets them be led, or not, as it is to be copied.
