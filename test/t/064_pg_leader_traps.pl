@@ -20,13 +20,16 @@ use PgLeader;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# In seconds; a slow machine takes longer for what is done within a lease.
+my $LEASE = 3 * slowness();
 my $node = new_server(
-	config => q(
-leader_election.lease_duration = '1s'
+	config => qq(
+leader_election.lease_duration = '${LEASE}s'
 client_min_messages = warning
 log_statement = all
 log_line_prefix = '%m [%p] %a '
 ));
+my $dir = PostgreSQL::Test::Utils::tempdir();
 my %SCHEMAS = map { $_ => 1 } qw(pg_catalog leader_election);
 
 # --- everything that pg_leader can do
@@ -117,7 +120,14 @@ sub exercise
 		my @run = ('run', '--mode', $mode, '--election');
 
 		# It renews; it is made before there is an election.
-		$is->(3, @run, "new $mode", qw(--candidate me --rank 3 --hold 100ms --grace 200ms --once --verbose -- sh -c), 'sleep 0.7; exit 3');
+		my $renewed = "$dir/renewed";
+		my $new = start($db, @run, "new $mode", qw(--candidate me --rank 3 --hold 100ms --grace 100ms --once --verbose -- sh -c),
+			"until rm $renewed; do sleep 0.1; done 2>/dev/null; exit 3");
+		wait_until(sub { $one->query("SELECT renewed_at OPERATOR(pg_catalog.>) since FROM leader_election.status
+			WHERE election OPERATOR(pg_catalog.=) 'new $mode'") eq 't' }, 'a renewal');
+		append_to_file($renewed, '');
+		$new->[0]->finish;
+		is($new->[0]->full_result >> 8, 3, "$db: new $mode");
 		$is->(122, @run, 'led', '--wait', $wait, qw(--verbose -- true));
 		$is->(122, @run, 'led', '--wait', $wait, qw(--check false --check-every 1s --check-timeout 1s --check-failures 2 -- true));
 		$is->(0, @run, 'led', qw(--skip -- true));
@@ -179,6 +189,7 @@ sub exercise
 	wait_for_output($_, qr/led(: vacant|.*"vacated")/) foreach @watches;
 
 	$is->(0, qw(yield --election led));
+	$one->query("SELECT leader_election.create_election('yields', lease_duration => '30 s')");
 	my $leads = start($db, qw(run --election yields --candidate first -- sleep 600));
 	wait_until(sub { $one->query("SELECT leader_election.leader('yields') OPERATOR(pg_catalog.=) 'first'") eq 't' }, 'a leader');
 	$two->query("SELECT leader_election.join('yields', 'two')");

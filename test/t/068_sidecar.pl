@@ -123,12 +123,14 @@ foreach my $case ([ '', '0100007F' ], [ ':', '0100007F' ], [ 'localhost:', '0100
 
 # --- replies
 
-my $one = sidecar($node, '-e', 'e "1"', '-n', "one\t\\", "--http=$port");
+# The grace is longer than a machine is held up: what is said in it has to be seen.
+$sql->query("SELECT leader_election.create_election('e \"1\"', lease_duration => '30 s')");
+my $one = sidecar($node, '-e', 'e "1"', '-n', "one\t\\", "--http=$port", '--grace=3s');
 my $leader = wait_for_leader($port);
 is($leader->{body}, "leading\n", '/leader');
 is($leader->{headers}{'x-leader-term'}, 1, 'with its term');
-cmp_ok($leader->{headers}{'x-leader-remaining-ms'}, '<=', 1000, 'no more is told to remain than the grace');
-cmp_ok($leader->{headers}{'x-leader-remaining-ms'}, '>', 900, 'nor less');
+cmp_ok($leader->{headers}{'x-leader-remaining-ms'}, '<=', 3000, 'no more is told to remain than the grace');
+cmp_ok($leader->{headers}{'x-leader-remaining-ms'}, '>', 2900, 'nor less');
 is($leader->{headers}{'cache-control'}, 'no-store', 'not to be kept');
 is(get($port, '/leader?x=1')->{status}, 200, 'with a query');
 
@@ -138,7 +140,7 @@ is($head->{headers}{'x-leader-term'}, 1, 'with its term');
 
 my $status = decode_json(get($port, '/status')->{body});
 my $remaining = delete $status->{remaining_ms};
-cmp_ok($remaining, '<=', 1000, '/status: what remains');
+cmp_ok($remaining, '<=', 3000, '/status: what remains');
 is_deeply($status, { election => 'e "1"', candidate => "one\t\\", leading => JSON::PP::true,
 		not_leading => undef, term => 1, connected => JSON::PP::true }, '/status');
 
@@ -175,7 +177,7 @@ like($other->output, qr/could not listen on 127\.0\.0\.1:$port: Address already 
 # --- another one stands
 
 my $port_two = http_port();
-my $two = sidecar($node, '-e', 'e "1"', '-n', 'two', "--http=$port_two", '--grace=500ms');
+my $two = sidecar($node, '-e', 'e "1"', '-n', 'two', "--http=$port_two", '--grace=2s');
 my $standing = wait_for_reply($port_two, 503, 'standing');
 is($standing->{headers}{'x-leader-term'}, undef, 'who stands says no term');
 is($standing->{headers}{'x-leader-remaining-ms'}, undef, 'nor what remains');
@@ -192,8 +194,8 @@ $sql->query("SELECT leader_election.request_yield('e \"1\"')");
 my $yielding = wait_for_reply($port, 503, 'yielding');
 is(ended_terms('e "1"'), '0', 'it says 503 before it gives the lease back');
 wait_for_leader($port_two);
-cmp_ok(time - ($yielding->{before} // $began), '>=', 1.0, 'another one leads when what was told is over');
-cmp_ok(machine_time() - $asked, '<', 2.5, 'and not only when the lease is over');
+cmp_ok(time - ($yielding->{before} // $began), '>=', 3.0, 'another one leads when what was told is over');
+cmp_ok(machine_time() - $asked, '<', 10, 'and not only when the lease is over');
 is($sql->query("SELECT reason FROM leader_election.history WHERE election = 'e \"1\"' AND term = 1"),
 	'yielded', 'it has given it back');
 wait_for_reply($port, 503, 'standing');
@@ -203,7 +205,7 @@ $two->signal('TERM');
 wait_for_reply($port_two, 503, 'ending');
 is(ended_terms('e "1"'), '1', 'ended: 503 before it gives the lease back');
 is($two->exit_code, 143, 'its exit code');
-cmp_ok(time - $began, '>=', 0.5, 'its own grace');
+cmp_ok(time - $began, '>=', 2.0, 'its own grace');
 is(wait_for_leader($port)->{headers}{'x-leader-term'}, 3, 'the first one leads again');
 is($sql->query("SELECT string_agg(reason, ' ' ORDER BY term) FROM leader_election.history WHERE election = 'e \"1\"'"),
 	'yielded resigned', 'it has given it back, too');
@@ -225,12 +227,18 @@ wait_for($node, "SELECT renewed_at > since FROM leader_election.status WHERE ele
 my @stuck = (split(/\n/, slurp_file($node->data_dir . '/postmaster.pid')))[0];
 push @stuck, $sql->query("SELECT pid FROM pg_stat_activity WHERE application_name = 'pg_leader'");
 my $socket = connect_http($port);
-my ($buffer, @usual) = ('');
+my ($buffer, @usual, @remain) = ('');
 foreach (1 .. 100)
 {
 	my $sent = send_request($socket, '/leader');
-	push @usual, read_reply($socket, \$buffer)->{came} - $sent;
+	my $reply = read_reply($socket, \$buffer);
+
+	push @usual, $reply->{came} - $sent;
+	push @remain, $reply->{headers}{'x-leader-remaining-ms'} // 0;
 }
+@remain = sort { $b <=> $a } @remain;
+cmp_ok($remain[0], '<=', 1000, 'a grace of a second, unless it is given');
+cmp_ok($remain[0], '>', 900, 'and no less');
 stop_process($_) foreach @stuck;
 my ($deadline) = $sql->lease('stuck', "extract(epoch FROM renewed_at + '$LEASE s')");
 my ($last_led, $answer, @took, @leading);

@@ -66,7 +66,8 @@ sub plan_for
 	return;
 }
 
-# A host, by its name; its clock is wrong by some seconds
+# A host, by its name; its clock is wrong by some seconds. It has a short grace, so that
+# the rest of the lease is for a machine that is held up.
 sub host
 {
 	my ($node, $election, $name, $wrong, @options) = @_;
@@ -75,7 +76,7 @@ sub host
 	my %env = fake_clock("host$wrong");
 	local @PgLeader::ON_HOST = ('env', map { "$_=$env{$_}" } sort keys %env);
 
-	return pg_leader($node, '-e', $election, '-n', $name, '-v', @options, '--', $^X,
+	return pg_leader($node, '-e', $election, '-n', $name, '-v', '--grace=100ms', @options, '--', $^X,
 		"$dir/job.pl", "$dir/$election");
 }
 
@@ -438,9 +439,9 @@ foreach my $first (qw(records stands))
 	wait_for_done('done', $hour);
 	foreach my $e (qw(goes_on ends))
 	{
-		push @hosts, host($connstr, $e, 'a', 0, @every, '--grace=100ms', '--attempts=1');
+		push @hosts, host($connstr, $e, 'a', 0, @every, '--attempts=1');
 		wait_for_story($e, qr/a started/);
-		push @hosts, host($connstr, $e, 'b', 0, @every, '--grace=100ms', '--attempts=2');
+		push @hosts, host($connstr, $e, 'b', 0, @every, '--attempts=2');
 	}
 	$node->wait_for_catchup($standby, 'replay', $node->lsn('write'));
 	$node->stop('immediate');
