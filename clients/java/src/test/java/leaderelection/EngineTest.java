@@ -94,7 +94,7 @@ public class EngineTest {
                     if (granted)
                         throw new SQLException("no", state);
                     granted = true;
-                    return new Object[] {7L, 3000L, false};
+                    return new Object[] {7L, 6000L, false};
                 }
             };
             try (Leadership session = new SessionLeadership(URL, new Properties(), o)) {
@@ -800,7 +800,7 @@ public class EngineTest {
                 int n = renewals.getAndIncrement();
                 if (n % 2 == 1)
                     throw new SQLException("no", List.of("55P03", "57014", "40001").get(n / 2 % 3));
-                return new Object[] {7L, 2000L, false};
+                return new Object[] {7L, 4000L, false};
             }
         };
         try (Leadership session = new SessionLeadership(URL, new Properties(), o)) {
