@@ -202,12 +202,12 @@ run_all('storm');
 
 # Leaders of other elections notice nothing either.
 my $lives = session($node, name => 'lives');
-$lives->query("SELECT leader_election.create_election('short', lease_duration => '1200 ms')");
+$lives->query("SELECT leader_election.create_election('short', lease_duration => '3 s')");
 is($lives->query("SELECT leader_election.join('short', 'lives')"), 1, 'short: leads');
 my $deadline = $control->query(
 	"SELECT deadline_mono FROM leader_election.lease WHERE election = 'short'");
 my $commits = commits();
-wait_for($node, "SELECT deadline_mono - $deadline > 3000000
+wait_for($node, "SELECT deadline_mono - $deadline > 4500000
 	FROM leader_election.lease WHERE election = 'short'");
 is($lives->query("SELECT leader_election.term('short')"), 1,
 	'short: a lease is renewed all the time');

@@ -240,7 +240,7 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 #
 
 {
-	my $ATTEMPTS = 5;
+	my $ATTEMPTS = 10;
 	my $LEASE = int(300 * slowness());    # in ms
 	my $leader = session($node, name => 'leader');
 	my $COUNTERS = "SELECT (SELECT idx_scan FROM pg_stat_user_indexes
@@ -261,14 +261,14 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 	{
 		my ($term, @before);
 
-		$term = call($leader, "SELECT leader_election.join('crowded', 'leader')");
+		wait_until(sub { ($term = call($leader, "SELECT leader_election.join('crowded', 'leader')")) ne '' }, 'crowded to be led');
 		$listener->fence;
 		@before = split /\|/, $control->query($COUNTERS);
 		wait_until(
 			sub {
 				my @now = split /\|/, $control->query($COUNTERS);
 				($scans, $renewals) = map { $now[$_] - $before[$_] } 0, 1;
-				return $renewals >= 50;
+				return $renewals >= 20;
 			},
 			'renewals');
 		$terms = $control->query("SELECT count(*) FROM leader_election.history

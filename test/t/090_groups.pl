@@ -219,7 +219,7 @@ sub seats
 # --- A named candidate, and what is due to it
 
 {
-	group('n', 3);
+	group('n', 3, "lease_duration => '1 h'");
 	my %m = map { $_ => member('n', $_) } 'a' .. 'c';
 	leaders_soon('n', 'a b c', 'named: all are led');
 	is($m{a}->sqlstate_of("SELECT leader_election.transfer('n/1', 'b')"),

@@ -11,7 +11,7 @@ use PgLeader;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $LEASE = 2 * slowness();
+my $LEASE = 6 * slowness();
 my $node = new_server(config => "leader_election.lease_duration = '${LEASE}s'");
 my $sql = session($node, name => 'observer', options => '-c client_min_messages=warning');
 my @SHOW = ('--', 'sh', '-c', 'echo "seat $PG_LEADER_SEAT of $PG_LEADER_ELECTION"; exec sleep 600');

@@ -365,8 +365,8 @@ finds('many', qr/notice\|These candidates are drained: .*\|See what drains them:
 	'many that are drained');
 is(() = diagnose('many') =~ /^notice\|Candidate "c\d+" is drained/mg, 10, 'ten of them in a row for each');
 
-$one->query("SELECT leader_election.create_election('$_', lease_duration => '1 s')")
-  for qw(ended reset short);
+$one->query("SELECT leader_election.create_election('$_', lease_duration => '1 h')") for qw(ended reset);
+$one->query("SELECT leader_election.create_election('short', lease_duration => '1 s')");
 foreach my $n (1 .. 3)
 {
 	my $session = session($node, name => "n$n", user => 'app', options => $QUIET);

@@ -59,7 +59,7 @@ is($session{$_}->query("SELECT leader_election.join('spread', '$_')"), $_ eq 'le
   foreach qw(leader next owner);
 is($session{detached}->query("SELECT term FROM leader_election.acquire('asked', 'detached')"),
 	1, 'a detached candidate leads');
-$observer->query("SELECT leader_election.create_election('reserved', 'lowest', '500ms')");
+$observer->query("SELECT leader_election.create_election('reserved', 'lowest', '2 s')");
 $observer->query("SELECT leader_election.create_election('lonely', 'zab', quorum => 2)");
 is($session{writer}->query("SELECT count(term) FROM leader_election.acquire('lonely', 'x')"), 0, 'nobody leads without a quorum');
 is($session{detached}->query("SELECT term FROM leader_election.acquire('reserved', 'b')"), 1, 'and in another');

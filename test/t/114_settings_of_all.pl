@@ -64,7 +64,7 @@ foreach my $name (qw(one two listener owner))
 }
 
 $s{listener}->query('LISTEN leadership_changed');
-$s{owner}->query("SELECT leader_election.create_election('e', 'lowest', '600ms')");
+$s{owner}->query("SELECT leader_election.create_election('e', 'lowest', '3 s')");
 $s{owner}->query("SELECT leader_election.create_election('detached', 'lowest', '600ms')");
 is($s{one}->query("SELECT leader_election.join('e', 'one', rank => 1)"), '1', 'a session leads');
 is($s{two}->query("SELECT leader_election.join('e', 'two', rank => 2)"), '', 'another one stands');
@@ -276,15 +276,15 @@ sub worker_works
 	my ($first, $second, $holder) = @old{qw(first second holder)};
 	my $worker_is_there = sub { croak "$title: the worker has ended" if $control->query($WORKER_PID) ne $pid };
 
-	$control->query("SELECT leader_election.create_election('$e', lease_duration => '1500ms'),
-		leader_election.create_election('$busy'),
+	$control->query("SELECT leader_election.create_election('$e', lease_duration => '3 s'),
+		leader_election.create_election('$busy', lease_duration => '1 h'),
 		leader_election.create_election('$detached', lease_duration => '300ms')");
 	$ends->query("SELECT leader_election.join('$busy', 'ends')");
 	$first->query("SELECT leader_election.join('$e', 'first')");
 	$second->query("SELECT leader_election.join('$busy', 'second'), leader_election.join('$e', 'second')");
 	$holder->query_async("SELECT leader_election.pause_election('$busy'), pg_sleep(3600)");
 	$control->query("SELECT leader_election.acquire('$detached', 'd')");
-	my $renewed = ($control->lease($e, 'acquired_mono + 1600000'))[0];
+	my $renewed = ($control->lease($e, 'acquired_mono + 3100000'))[0];
 
 	# The session of a leader ends while the lock of its election is held: the worker
 	# waits for it, in vain.

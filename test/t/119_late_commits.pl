@@ -14,9 +14,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker;
 
-my $LEASE = 1_500_000;    # microseconds
+my $LEASE = 2_500_000;    # microseconds
 my $LATE = 1_000_000;
-my $LONG = 4_000_000;     # what is not ended by then is left alone
+my $LONG = 5_000_000;     # what is not ended by then is left alone
 
 my $gate = PostgreSQL::Test::Utils::tempdir() . '/gate';
 my $config = compile_library('wait_at_commit') . qq(

@@ -274,12 +274,12 @@ sub owner { return $admin->query("SELECT owner FROM leader_election.status WHERE
 # --- A dump, restored where the OIDs are those of other roles
 
 {
-	my $there = new_server(name => 'there', start => 0, config => "leader_election.lease_duration = '2s'");
+	my $there = new_server(name => 'there', start => 0, config => "leader_election.lease_duration = '10s'");
 	my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
 	my (%oid, %oid_there, $term);
 
 	# Roles that are made first have the first OIDs, on each server.
-	my $here = new_server(name => 'here', start => 0, config => "leader_election.lease_duration = '2s'");
+	my $here = new_server(name => 'here', start => 0, config => "leader_election.lease_duration = '10s'");
 	$here->start;
 	$there->start;
 	local ($node, $admin) = ($here, session($here, name => 'here', dbname => 'postgres'));

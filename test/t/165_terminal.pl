@@ -20,7 +20,9 @@ my $super = session($node, name => 'super');
 my $LEASE = 2 * slowness();
 my $connstr = $node->connstr('postgres');
 
-$super->query("SELECT leader_election.create_election('e', lease_duration => '$LEASE s')");
+$super->query("SELECT leader_election.create_election('e', lease_duration => '1 min'),
+	leader_election.create_election('short', lease_duration => '$LEASE s')");
+my $election = 'e';
 
 # What runs in the background of a script ignores these, and so would the command.
 $SIG{$_} = 'DEFAULT' foreach qw(INT QUIT);
@@ -61,7 +63,7 @@ sub start_in_foreground
 	my ($pid, $guardian);
 
 	$script //= "echo ru''ns; exec sleep 1000";
-	$in .= "pg_leader run -d '$connstr' -e e -n c @options -- sh -c '$script'\n";
+	$in .= "pg_leader run -d '$connstr' -e $election -n c @options -- sh -c '$script'\n";
 	shows(qr/runs/);
 	($pid) = grep { slurp_file("/proc/$_/comm") eq "pg_leader\n" } descendants($shell_pid);
 	($guardian) = grep { slurp_file("/proc/$_/comm") eq "leader_guardian\n" } descendants($pid);
@@ -139,10 +141,12 @@ shell_says(130, 'until Ctrl-C');
 kill('KILL', $guardian);
 shell_says(121, 'the guardian is killed');
 
+# From here on it is waited for that the lease has run out.
+$election = 'short';
 ($leader) = start_in_foreground();
 kill('KILL', $leader);
 shell_says(137, 'pg_leader is killed');
-wait_for($node, "SELECT leader_election.leader('e') IS NULL");
+wait_for($node, "SELECT leader_election.leader('short') IS NULL");
 
 # The shell takes the terminal when pg_leader is stopped. Then the command is ended.
 ($leader, $guardian) = start_in_foreground();

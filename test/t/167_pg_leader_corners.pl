@@ -129,7 +129,7 @@ foreach my $case (@ANSWERS)
 {
 	my $server = HostileServer->new(answers => [ [ qr/FROM leader_election\.renew\(/, 'rows', [ 8, 3000, 'f' ] ] ]);
 	my $dir = PostgreSQL::Test::Utils::tempdir();
-	my $one = pg_leader($server->connstr, '-e', 'e', '-v', '--', 'sh', '-c', qq(echo "\$PG_LEADER_TERM_FILE" >$dir/name; rm -r "\${PG_LEADER_TERM_FILE%/*}"; exec sleep 600));
+	my $one = pg_leader($server->connstr, '-e', 'e', '-v', '--grace=100ms', '--', 'sh', '-c', qq(echo "\$PG_LEADER_TERM_FILE" >$dir/name; rm -r "\${PG_LEADER_TERM_FILE%/*}"; exec sleep 600));
 
 	wait_until(sub { $one->output =~ /leading in term 8/ }, 'the next term');
 	like($one->output, qr/warning: could not write the term file: No such file or directory$/m, 'the folder of the file is gone');
@@ -202,8 +202,9 @@ like($err, qr/election "none" does not exist/, 'says so');
 # --- a candidate that is dead, and that no worker removes meanwhile
 
 $sql->query("SELECT leader_election.create_election('dead', lease_duration => '1 s')");
-$sql->query("SELECT leader_election.acquire('dead', '$_')") foreach qw(one two);
+$sql->query("SELECT leader_election.acquire('lives', 'one')");
 my $worker = stop_worker($sql);
+$sql->query("SELECT leader_election.acquire('dead', '$_')") foreach qw(one two);
 wait_for($node, "SELECT bool_or(alive) FROM leader_election.candidates WHERE election = 'dead'", 'f');
 like(on_terminal($DB, 'status', '-e', 'dead'), qr/^two .*\e\[1;31mdead\e\[0m$/m, 'status: a dead candidate');
 
@@ -215,7 +216,7 @@ resume_process($worker);
 
 # --- refused, for as long as it is to wait
 
-$code = run_pg_leader($node->connstr('nowhere'), '-e', 'e', '--wait=300ms', '--refusal-timeout=1h', '--', 'true');
+$code = run_pg_leader($node->connstr('nowhere'), '-e', 'e', '--wait=2s', '--refusal-timeout=1h', '--', 'true');
 is($code, 120, 'refused, and the time to wait is over');
 
 # A group that is made while it waits
