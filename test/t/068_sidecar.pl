@@ -297,7 +297,7 @@ sub storm
 			my $came = 0;
 			while ($came < 100)
 			{
-				sysread($sockets[$i], $buffers[$i], 65536, length $buffers[$i]) or return $good;
+				read_more($sockets[$i], \$buffers[$i]) or return $good;
 				$came = () = $buffers[$i] =~ /\r\n\r\nleading\n/g;
 			}
 			$good += () = $buffers[$i] =~ m{^HTTP/1\.1 200 }mg;

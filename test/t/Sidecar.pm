@@ -22,7 +22,7 @@ use PostgreSQL::Test::Cluster;
 use Socket qw(SOL_SOCKET SO_RCVTIMEO);
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(connect_http get http_port no_http read_reply send_request
+our @EXPORT = qw(connect_http get http_port no_http read_more read_reply send_request
   wait_for_leader wait_for_reply);
 
 sub http_port { return PostgreSQL::Test::Cluster::get_free_port(); }
@@ -61,6 +61,17 @@ sub send_request
 	return $sent;
 }
 
+# Adds what has come to $$buffer; false at the end. A child that is continued interrupts
+# a read: PostgreSQL::Test::Utils has a handler of SIGCHLD.
+sub read_more
+{
+	my ($socket, $buffer) = @_;
+	my $came;
+
+	do { $came = sysread($socket, $$buffer, 65536, length $$buffer) } until defined $came || !$!{EINTR};
+	return $came;
+}
+
 # Reads one reply. What comes after it stays in $$buffer.
 sub read_reply
 {
@@ -70,7 +81,7 @@ sub read_reply
 	$$buffer //= '';
 	until ($$buffer =~ /\r\n\r\n/)
 	{
-		sysread($socket, $$buffer, 65536, length $$buffer) or return undef;
+		read_more($socket, $buffer) or return undef;
 	}
 	(my $head, $$buffer) = split(/\r\n\r\n/, $$buffer, 2);
 	($reply{status}) = $head =~ m{^HTTP/1\.1 (\d+)};
@@ -78,7 +89,7 @@ sub read_reply
 	my $length = $is_head ? 0 : $reply{headers}{'content-length'};
 	while (length $$buffer < $length)
 	{
-		sysread($socket, $$buffer, 65536, length $$buffer) or return undef;
+		read_more($socket, $buffer) or return undef;
 	}
 	$reply{body} = substr($$buffer, 0, $length, '');
 	$reply{came} = time;
