@@ -304,7 +304,7 @@ SKIP:
 			# A call that waits while the machine stands still is told that it is busy.
 			$s->query('\set VERBOSITY sqlstate');
 			$s->query_async(
-				"CALL contend('$election', '$election$i', '$lead_for', $renewed);\n" x 20);
+				"CALL contend('$election', '$election$i', '$lead_for', $renewed);\n" x 3);
 			push @contenders, $s;
 		}
 	}

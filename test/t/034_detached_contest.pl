@@ -119,7 +119,7 @@ END
 		my $s = session($node, name => $name);
 
 		$s->query('\set VERBOSITY sqlstate');
-		$s->query_async("CALL contend_$kind('$e', '$name');\n" x 20);
+		$s->query_async("CALL contend_$kind('$e', '$name');\n" x 3);
 		push @contenders, $s;
 	}
 	until (time - $start > 3

@@ -360,7 +360,7 @@ $control->query("SELECT leader_election.alter_election(election,
 		push @changers, session($node, name => "changes $e");
 		$changers[-1]->query('\set VERBOSITY sqlstate');
 		# Each call may wait for too long where the machine stands still.
-		$changers[-1]->query_async("CALL change_leaders('$e');\n" x 20);
+		$changers[-1]->query_async("CALL change_leaders('$e');\n" x 3);
 		push @workers, session($node, name => 'works');
 		$workers[-1]->query('\set VERBOSITY sqlstate');
 		$workers[-1]->query_async("CALL work_fenced();\n" x 2000);

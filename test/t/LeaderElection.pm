@@ -532,16 +532,18 @@ sub sqlstate_of
 	return $self->{sqlstate};
 }
 
-# The SQLSTATEs of all errors of the last query, which may be several statements, but 55P03:
-# that is no failure where a call waits for others on a machine that may stand still. For a
-# session with psql's VERBOSITY sqlstate.
+# The SQLSTATEs of all errors of the last query, which may be several statements, but for two
+# of 55P03: a call that waits for others is told so once, each time that the machine stands
+# still for a second. One that starves is told so more often. For a session with psql's
+# VERBOSITY sqlstate.
 sub errors_but_busy
 {
 	my ($self) = @_;
 	my @errors = $self->{errors} =~ /(?:ERROR|FATAL|PANIC):\s+(\w+)/g;
+	my $busy = grep { $_ eq '55P03' } @errors;
 
 	push @errors, '08006' unless $self->alive;
-	return join ' ', grep { $_ ne '55P03' } @errors;
+	return join ' ', $busy > 2 ? @errors : grep { $_ ne '55P03' } @errors;
 }
 
 # The term in which a detached candidate is granted the lease by this call; ''
