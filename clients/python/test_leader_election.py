@@ -609,6 +609,9 @@ class Tests(Logged, unittest.TestCase):
         self.until(lambda: "release" in leadership.sent)
         self.assertEqual(self.told, [("elected", 1), ("lost", "unhealthy")])
         self.assertEqual(leadership.state, "unhealthy")
+        turns, is_healthy = [], leadership._is_healthy
+        leadership._is_healthy = lambda: turns.append(1) or is_healthy()
+        self.until(lambda: len(turns) == 2)
         self.assertEqual(len(asked), 1, "it is not asked again before it has answered")
         for _ in range(2000):       # fills what wakes the engine
             leadership.resign()
