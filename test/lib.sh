@@ -39,6 +39,8 @@
 #	LE_TEST_TIMEOUT      how many seconds a test waits for anything (300). It is
 #	                     the one limit of all waits: a test that waits in vain
 #	                     fails then, and no test fails before
+#	LE_TEST_SLOWNESS     how slow the machine is said to be, from 1 to 5, for
+#	                     tests that ask; without it they measure (MachineTime.pm)
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SUPPORTED='19 18 17 16 15'

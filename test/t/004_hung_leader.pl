@@ -187,7 +187,7 @@ stop_where($observer, 'SELECT ' . $leader{loop}->backend_pid, "wait_event = 'PgS
 stop_process($leader{automatic}->pid);
 ask_who_leads($leader{$_}, $_) foreach qw(client backend automatic);
 
-# It is the first to be looked at: what it has renewed lasts for half a lease from there.
+# This one is looked at first: its renewed lease ends half a lease after the old deadline.
 $leader{late}->result;
 like(
 	$leader{late}->errors,

@@ -56,7 +56,8 @@ max_parallel_workers = 5
 			HINT:.*parallel\ queries/sx,
 		'the warning says what is so');
 
-	# The calls renew in its second half, so that it is longer than what may come between two.
+	# Calls renew a lease in its second half. This one is so long that a pause between two
+	# calls does not end it.
 	my $looped = 3 * $LEASE;
 	$one->query("SELECT leader_election.create_election('looped', lease_duration => '${looped}us')");
 	is($one->query("SELECT leader_election.join('looped', 'one')"), '1', 'leads');

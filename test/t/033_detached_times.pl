@@ -207,9 +207,9 @@ my ($one, $two, $three, $four) =
 	is(history('reserved'), 'one transferred, two ', 'reserved: history');
 
 	my $deserted = $before{deserted}{seen_mono} + $before{deserted}{seen_for};
-	elected_at_ok('deserted', 2, $deserted, 'deserted');
+	$row = elected_at_ok('deserted', 2, $deserted, 'deserted');
 	ok(leads($two, 'deserted'), 'deserted: then the waiting session leads');
-	cmp_ok($deserted, '<', $after{deserted}{reserved_mono},
+	cmp_ok($row->{acquired_mono}, '<', $after{deserted}{reserved_mono} + held_up(),
 		'deserted: for the reservation is not over, but the candidate');
 	is(history('deserted'), 'one transferred, two ', 'deserted: history');
 

@@ -108,8 +108,9 @@ END
 	my $noted_by_all = 'd1,d2,s1,s2,watcher 1,watcher 2|t';
 	my $start = time;
 
-	# Where the machine stands still, whoever waits is told that it is busy.
-	my %expected = map { $_ => 1 } qw(00000 22023 LE005 55P03);
+	# A call that waits while the machine stands still is busy.
+	my %expected = map { $_ => 1 } qw(00000 22023 LE005);
+	my $busy = 0;
 
 	create_election($e, 300_000);
 	$control->query($CONTENDERS);
@@ -135,7 +136,7 @@ END
 		  : "request_yield('$e'" . (rand() < 0.5 ? ", '$name')" : ')');
 
 		any("SELECT leader_election.$sql");
-		$refused++ unless $expected{ $pool[0]->sqlstate };
+		$refused++ unless $expected{ $pool[0]->sqlstate } || $pool[0]->sqlstate eq '55P03' && $busy++ < 2;
 
 		# Now and then they are left alone: what is forgotten runs out.  A campaign
 		# whose timeout passes just when it is elected counts as a reset session.

@@ -130,8 +130,10 @@ foreach my $isolation ('repeatable read', 'serializable')
 				own bigint;
 				mine bigint;
 			BEGIN
-				own := (SELECT term FROM
-					leader_election.acquire('$e $s->{name}', 'own'));
+				own := coalesce((SELECT term FROM leader_election.lease
+						WHERE election = '$e $s->{name}' AND leader = 'own'),
+					(SELECT term FROM
+						leader_election.acquire('$e $s->{name}', 'own')));
 				COMMIT;
 				LOOP
 					EXIT WHEN clock_timestamp() > until AND (SELECT term > 20
@@ -156,9 +158,13 @@ foreach my $isolation ('repeatable read', 'serializable')
 	}
 	foreach my $s (@many)
 	{
-		# A call that waits for others while the machine stands still is busy at most.
+		# A call that waits for others while the machine stands still is busy: it may be
+		# twice.
 		$s->result;
-		query_unless_busy($s, $do{ $s->{name} }) if $s->sqlstate eq '55P03';
+		foreach (1 .. 2)
+		{
+			$s->query($do{ $s->{name} }) if $s->sqlstate eq '55P03';
+		}
 		is($s->sqlstate, '00000', "$isolation: $s->{name} saw no error");
 		$s->finish;
 	}

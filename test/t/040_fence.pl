@@ -325,6 +325,10 @@ $control->query("SELECT leader_election.alter_election(election,
 		DECLARE
 			t bigint;
 		BEGIN
+			-- What an earlier call could not release
+			PERFORM leader_election.release(e, term) FROM leader_election.lease
+				WHERE election = e AND leader = 'changer';
+			COMMIT;
 			WHILE NOT EXISTS (SELECT FROM stop) LOOP
 				SELECT term INTO t FROM leader_election.acquire(e, 'changer');
 				COMMIT;

@@ -196,7 +196,7 @@ is( $holder->query(
 	'granted longer: led on the primary');
 $primary->query("SELECT leader_election.alter_election('granted longer',
 	lease_duration => '${SHORT}us')");
-# It is short until then.
+# This lease is short until its settings change in the next statement.
 is($holder->query("SELECT leader_election.join('configured longer', 'holder')"),
 	1, 'configured longer: led on the primary');
 $primary->query("SELECT leader_election.alter_election('configured longer',

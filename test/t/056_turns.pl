@@ -16,8 +16,8 @@ use Time::HiRes qw(time);
 # A call may wait for 1 s in all.
 my $CONFIRMED = 0.6;
 
-# A call that has waited for too long because its machine stood still is made once more. One
-# that cannot be done in its time fails each time.
+# A call that has waited for too long because its machine stood still is made once more. A
+# call that never has enough time fails in each attempt.
 my $ATTEMPTS = 10;
 
 my $pair = SyncStandby->new(

@@ -391,7 +391,8 @@ foreach my $mode (qw(detached session))
 		my %ran;
 		foreach my $host (@hosts)
 		{
-			$bad++ if $host->[0]->exit_code != 0 && held_up($mark) < $PATIENCE;
+			my $code = $host->[0]->exit_code;
+			$bad++ unless $code == 0 || ($code == 122 || $code == 123) && held_up($mark) >= $PATIENCE;
 			$ran{ $host->[1] }++ if $host->[0]->output =~ /runs/;
 		}
 		foreach my $election (@tonight)

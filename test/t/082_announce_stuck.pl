@@ -23,8 +23,6 @@ use Worker;
 # Seconds: far more than a change takes, and far less than for ever
 my $PROMPT = 5;
 
-# How many leases of 1 s the first commit is stuck for
-
 sub is_stuck
 {
 	my ($observer, $session) = @_;

@@ -240,7 +240,7 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 #
 
 {
-	my $ATTEMPTS = 6;
+	my $ATTEMPTS = 4;
 	my $lease = int(300 * slowness());    # in ms
 	my $leader = session($node, name => 'leader');
 	my $COUNTERS = "SELECT (SELECT idx_scan FROM pg_stat_user_indexes

@@ -534,8 +534,8 @@ sub sqlstate_of
 
 # The SQLSTATEs of all errors of the last query, which may be several statements, but for two
 # of 55P03: a call that waits for others is told so once, each time that the machine stands
-# still for a second. One that starves is told so more often. For a session with psql's
-# VERBOSITY sqlstate.
+# still for a second. A call that starves gets this error more often, if the query has it
+# three times. For a session with psql's VERBOSITY sqlstate.
 sub errors_but_busy
 {
 	my ($self) = @_;
