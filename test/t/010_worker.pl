@@ -242,7 +242,7 @@ SKIP:
 	$one->query("SELECT leader_election.join('end', 'one')");
 	$two->query_async("CALL leader_election.campaign('end', 'two')");
 	wait_for($node, $ONE_WORKER);
-	foreach my $i (1 .. 2)
+	foreach my $i (1 .. 3)
 	{
 		my $pid = $control->query($WORKER_PID);
 
